@@ -1,0 +1,49 @@
+# Every target sets up what it needs in .venv; second and later runs don't reinstall.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test test-all lint format bench docs clean
+
+demo: $(VENV)/installed-all  ## sketch a real data set: table, certified error, picture
+	$(BIN)/sketchy demo --out runs/demo
+
+test: $(VENV)/installed-dev  ## the default suite
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/installed-dev  ## the default suite and the slow tests
+	$(BIN)/python -m pytest -m ""
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/installed-dev  ## nothing else should be running
+	$(BIN)/python -m benchmarks.fd
+
+docs: $(VENV)/installed-docs  ## site/index.html
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and pinned: a loose requirement may resolve to a build many times larger
+$(VENV)/installed-torch: constraints.txt | $(BIN)/python
+	@echo "Installing torch into $(VENV) ..."
+	$(PIP) install --constraint constraints.txt torch
+	@touch $@
+
+$(VENV)/installed-%: pyproject.toml constraints.txt $(VENV)/installed-torch
+	@echo "Installing sketchy[$*] into $(VENV) ..."
+	$(PIP) install --constraint constraints.txt --editable ".[$*]"
+	@touch $@

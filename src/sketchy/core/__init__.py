@@ -1,0 +1,1 @@
+"""The math: pure functions on tensors, batched over leading dimensions; torch and stdlib only."""

@@ -1,0 +1,46 @@
+"""The paper's guarantees as functions: what a sketch of a given rank may lose, from the true spectrum."""
+
+import torch
+from torch import Tensor
+
+
+def tail_sum(eigenvalues: Tensor, rank: int) -> Tensor:
+    """λ_{l:d} of Lemma 1: the sum of all but the ``rank - 1`` largest eigenvalues (..., d).
+
+    >>> tail_sum(torch.tensor([8.0, 4.0, 2.0, 1.0]), rank=3)
+    tensor(3.)
+    """
+    return eigenvalues.sort(descending=True).values[..., rank - 1 :].sum(-1)
+
+
+def escaped_mass_bound(eigenvalues: Tensor, rank: int) -> Tensor:
+    """Ω_l of Lemma 1: no Frequent Directions sketch of ``rank`` lets more mass escape than this.
+
+    min over k < l of (l - k)⁻¹ Σ_{i > k} λ_i(C), with ``eigenvalues`` (..., d) those of the true covariance
+    C, in any order. It bounds ρ, hence ‖C - B Bᵀ‖, for plain sums and, with C the exponentially
+    weighted covariance, for Obs. 6.
+
+    >>> escaped_mass_bound(torch.tensor([8.0, 4.0, 2.0, 1.0]), rank=3)
+    tensor(3.)
+    >>> escaped_mass_bound(torch.tensor([1.0, 1.0, 1.0, 1.0]), rank=3)
+    tensor(1.3333)
+    """
+    rank = min(rank, eigenvalues.shape[-1])
+    lam = eigenvalues.sort(descending=True).values
+    tails = lam.flip(-1).cumsum(-1).flip(-1)[..., :rank]  # Σ_{i > k} λ_i for k = 0 .. l - 1
+    return (tails / torch.arange(rank, 0, -1, dtype=lam.dtype, device=lam.device)).amin(-1)
+
+
+def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Tensor:
+    """Obs. 6: Lemma 1's bound for the moving sum Σ_t β₂^(T-t) g_t g_tᵀ of a stream.
+
+    ``vectors``: (..., d, T), one column a step, the last one newest. Never forms a d x d matrix.
+
+    >>> weighted_escaped_mass_bound(torch.eye(3), rank=2, beta2=0.5)
+    tensor(0.7500)
+    """
+    age = torch.arange(vectors.shape[-1] - 1, -1, -1, device=vectors.device)
+    weights = torch.tensor(beta2, dtype=vectors.dtype, device=vectors.device) ** (age / 2)
+    sigma = torch.linalg.svdvals(vectors * weights)
+    missing = vectors.shape[-2] - sigma.shape[-1]  # fewer vectors than dimensions: the rest is zero
+    return escaped_mass_bound(torch.nn.functional.pad(sigma.square(), (0, missing)), rank)

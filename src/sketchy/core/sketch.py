@@ -1,0 +1,185 @@
+"""Frequent Directions: B Bᵀ = U diag(λ) Uᵀ stands in for a d x d covariance C (Alg. 1, Sec. 4.3).
+
+One update replaces C by β₂ C + A Aᵀ, and B Bᵀ by the leading l eigendirections of
+C' = β₂ B Bᵀ + A Aᵀ, all lowered by the l-th eigenvalue; what was cut is added up in ρ.
+
+Gradients may be float32; squared quantities (eigenvalues, masses, bounds) are float64 always:
+they are l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from sketchy.core.linalg import (
+    extreme_scale,
+    fill,
+    frobenius,
+    gaussian,
+    inverse_factor,
+    left_singular,
+    left_singular_by_products,
+    norm_bound,
+    some,
+)
+
+SOLVERS = ("exact", "subspace")
+
+# What rounding leaves of a zero singular value (exact) or Ritz value (subspace), relative to the
+# largest and in units of eps. At or below it a direction counts as empty.
+_NOISE = 10.0
+# What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps.
+_ROUNDING = 16.0
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """State of Frequent Directions on a d x d covariance (Alg. 1)."""
+
+    basis: Tensor  # U, (..., d, l): orthonormal columns, leading first
+    eigenvalues: Tensor  # λ, (..., l): of B Bᵀ = U diag(λ) Uᵀ, descending, the last is 0
+    escaped_mass: Tensor  # ρ, (...): discounted total of what was cut
+    error_bound: Tensor  # (...): certified bound on the operator norm of C - B Bᵀ
+
+    @property
+    def dim(self) -> int:
+        return self.basis.shape[-2]
+
+    @property
+    def rank(self) -> int:
+        return self.basis.shape[-1]
+
+    def factor(self) -> Tensor:
+        """B (..., d, l), in gradient units."""
+        return self.basis * self.eigenvalues.sqrt().to(self.basis).unsqueeze(-2)
+
+
+def empty(
+    dim: int,
+    rank: int,
+    *,
+    batch: tuple[int, ...] = (),
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Sketch:
+    """The sketch of nothing: B₀ = 0 (Alg. 1). ``rank`` is clipped to ``dim``."""
+    rank = min(rank, dim)
+    U = gaussian(dim, rank, seed=0, like=torch.empty(0, dtype=dtype, device=device))
+    zero = torch.zeros(batch, dtype=torch.float64, device=device)
+    return Sketch(
+        basis=torch.linalg.qr(U)[0].expand(*batch, dim, rank).clone(),
+        eigenvalues=torch.zeros((*batch, rank), dtype=torch.float64, device=device),
+        escaped_mass=zero,
+        error_bound=zero.clone(),
+    )
+
+
+def update(
+    sketch: Sketch,
+    A: Tensor,
+    *,
+    beta2: float = 1.0,
+    solver: str = "exact",
+    probes: Tensor | None = None,
+    failure_probability: float = 1e-6,
+) -> Sketch:
+    """FD-update (Alg. 1) with the decay of Sec. 4.3: the sketch of β₂ C + A Aᵀ.
+
+    ``A``: (..., d, k), any k >= 1, with the sketch's leading dimensions. ``probes``: Gaussian
+    (r, d), independent of the stream, for a sharp certificate of the subspace solver; without
+    them its error bound rests on traces alone.
+
+    Cost: O(d (l + k) min(d, l + k)) at the speed of an SVD (exact), O(d k l) at the speed of
+    matrix products (subspace).
+    """
+    dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
+    old = beta2 * sketch.eigenvalues
+    norm = frobenius(A)
+    scale = extreme_scale(torch.maximum(norm, old[..., 0].sqrt()))
+    if some(scale != 1):  # from here to the return, everything is in units of the scale
+        A = A / scale.to(dtype).unsqueeze(-1).unsqueeze(-1)
+        old, norm = old / scale.square().unsqueeze(-1), norm / scale
+    U, root = sketch.basis, old.sqrt().to(dtype)
+
+    if solver == "exact":
+        M = torch.cat([U * root.unsqueeze(-2), A], dim=-1)
+        U, sigma = left_singular(M, sketch.rank)
+        noise = _NOISE * eps
+    else:
+        U, sigma = _subspace_step(U, root, A)
+        noise = (_NOISE * eps) ** 0.5
+    sigma = sigma.double()
+    live = sigma > noise * sigma[..., :1]
+    sigma = torch.where(live, sigma, 0.0)
+    U = fill(U, live)
+
+    cut = sigma[..., -1:]  # √λ_l
+    kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
+    lost = escaped = cut.squeeze(-1).square()
+    if solver == "subspace":
+        mass = old.sum(-1) + norm.square()
+        trace = (mass - kept.sum(-1)).clamp(min=0) + _NOISE * eps * mass
+        # C' - B Bᵀ is positive: the cut on l directions, which counts once in the norm, and a rest
+        lost = torch.maximum(escaped, trace - (sketch.rank - 1) * escaped)
+        if probes is not None:
+            width = torch.maximum(escaped, torch.maximum(trace / sketch.dim, eps * mass))
+            D = _residual(sketch.basis, old, A, U, kept)
+            lost = torch.minimum(lost, norm_bound(D, probes, width, failure_probability))
+    lost = lost + _ROUNDING * eps * sigma[..., 0].square()
+
+    square = scale.square()
+    return Sketch(
+        basis=U,
+        eigenvalues=kept * square.unsqueeze(-1),
+        escaped_mass=beta2 * sketch.escaped_mass + escaped * square,
+        error_bound=beta2 * sketch.error_bound + lost * square,
+    )
+
+
+def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ, M = [U√λ, A].
+
+    The projection is taken in the row space: with Q an orthonormal basis of Mᵀ U, the new factor
+    is M Q, whose columns span C' U, the power step. It is the Nyström approximation of C' from U, and
+    M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
+    """
+    K = A.mT @ U  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
+    W = K.mT @ K
+    W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
+    _, inverse, unsafe = inverse_factor(W)
+    if some(unsafe):
+        l = U.shape[-1]
+        Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
+        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
+    else:
+        Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
+        T = Y @ inverse
+    return left_singular_by_products(T)
+
+
+def _residual(U: Tensor, old: Tensor, A: Tensor, Z: Tensor, kept: Tensor) -> Callable[[Tensor], Tensor]:
+    """D = U diag(old) Uᵀ + A Aᵀ - Z diag(kept) Zᵀ as a map of rows, X to X D."""
+    old, kept = old.to(U).unsqueeze(-2), kept.to(U).unsqueeze(-2)
+
+    def apply(X: Tensor) -> Tensor:
+        before = (X @ U).mul_(old) @ U.mT + (X @ A) @ A.mT
+        return before.sub_((X @ Z).mul_(kept) @ Z.mT)
+
+    return apply
+
+
+def rounding(sketch: Sketch, dtype: torch.dtype) -> Tensor:
+    """What a basis rounded to ``dtype`` may change in B Bᵀ."""
+    return _ROUNDING * torch.finfo(dtype).eps * sketch.eigenvalues[..., 0]
+
+
+def merge(first: Sketch, second: Sketch) -> Sketch:
+    """The sketch of both streams together, at the first one's rank; masses and bounds add up."""
+    both = update(first, second.factor())
+    return replace(
+        both,
+        escaped_mass=both.escaped_mass + second.escaped_mass,
+        error_bound=both.error_bound + second.error_bound,
+    )

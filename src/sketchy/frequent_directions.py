@@ -1,0 +1,321 @@
+"""`FrequentDirections`: the sketch as an object that streams, with checks at the door."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core import sketch as core
+from sketchy.core.linalg import frobenius, gaussian
+from sketchy.core.operator import Compensated
+
+CERTIFICATES = ("probe", "none")
+
+_PROBES = 16  # more cost time, fewer cost sharpness; any number keeps the failure probability
+_LEAST_CHUNK = 64  # columns folded at once even by tiny sketches
+
+
+class FrequentDirections:
+    """A streaming sketch of a covariance C = Σ a aᵀ, of size dim x rank, that knows its own error.
+
+    It keeps B Bᵀ, the leading directions, and ``escaped_mass`` ρ, what they lost (Alg. 1; Sec. 4.3 with
+    ``decay`` < 1), so that B Bᵀ ⪯ C and ‖C - B Bᵀ‖ <= ``error_bound`` at every moment. Exact while the
+    stream's rank is below ``rank``.
+
+    Args:
+        dim: length d of the vectors.
+        rank: columns l of B, of which l - 1 are live and the last is zero; at least 2, clipped to
+            ``dim``. At rank = dim, B Bᵀ + ρ I equals C.
+        decay: β₂ in [0, 1]; each call of :meth:`update` turns C into β₂ C + A Aᵀ.
+        solver: ``"exact"`` (thin SVD, the paper's) or ``"subspace"`` (a warm-started power step: matrix
+            products, some ten times faster on wide updates, of like accuracy).
+        dtype, device: of the basis and of the vectors; float32 or float64. Squared quantities
+            (eigenvalues, masses, bounds) are float64 always.
+        certificate: how the subspace solver bounds its error. ``"probe"``: random probes, a few
+            times the truth; each update's bound fails with ``failure_probability`` at most.
+            ``"none"``: no probes; the bound rests on traces, always valid and far larger.
+            The exact solver's bound is ρ and needs neither.
+        failure_probability: of one update's probe bound.
+        seed: of the probes.
+        buffer: single vectors wait until this many are there and are folded in as one block, which
+            costs a fraction of one SVD each; reading anything folds what waits. ``None`` is ``rank``;
+            1 is Alg. 1 vector by vector.
+
+    Bounds include an allowance for rounding, a few eps times ‖C‖ an update.
+
+    >>> fd = FrequentDirections(dim=3, rank=3, dtype=torch.float64)
+    >>> fd.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
+    >>> fd.eigenvalues
+    tensor([4., 1., 0.], dtype=torch.float64)
+    >>> fd.apply(torch.tensor([6.0, 0.0, 5.0], dtype=torch.float64), power=-0.5).abs()
+    tensor([3., 0., 0.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        rank: int,
+        decay: float = 1.0,
+        solver: str = "exact",
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        *,
+        certificate: str = "probe",
+        failure_probability: float = 1e-6,
+        seed: int = 0,
+        buffer: int | None = None,
+    ) -> None:
+        _check_count("dim", dim, 1, "at least 1")
+        _check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
+        if buffer is not None:
+            _check_count("buffer", buffer, 1, "at least 1, or None for rank")
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay={decay}: must be in [0, 1]; 1 never forgets")
+        if solver not in core.SOLVERS:
+            raise ValueError(f"solver={solver!r}: must be one of {core.SOLVERS}")
+        if certificate not in CERTIFICATES:
+            raise ValueError(f"certificate={certificate!r}: must be one of {CERTIFICATES}")
+        if not 0 < failure_probability < 1:
+            raise ValueError(f"failure_probability={failure_probability}: must be in (0, 1)")
+        self.decay = decay
+        self.solver = solver
+        self.certificate = certificate
+        self.failure_probability = failure_probability
+        self.seed = seed
+        self.buffer = buffer if buffer is not None else min(rank, dim)
+        self._sketch = core.empty(
+            dim,
+            rank,
+            dtype=_check_dtype(dtype if dtype is not None else torch.get_default_dtype()),
+            device=device if device is not None else torch.get_default_device(),
+        )
+        self._waiting: list[Tensor] = []  # vectors not yet folded in, oldest first
+        self._count = 0
+        self._folds = 0
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def dim(self) -> int:
+        return self._sketch.dim
+
+    @property
+    def rank(self) -> int:
+        """Columns of B, clipped to ``dim``."""
+        return self._sketch.rank
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._sketch.basis.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._sketch.basis.device
+
+    @property
+    def count(self) -> int:
+        """How many vectors (columns) were seen."""
+        return self._count
+
+    def __repr__(self) -> str:
+        return (
+            f"FrequentDirections(dim={self.dim}, rank={self.rank}, decay={self.decay}, "
+            f"solver={self.solver!r}, dtype={self.dtype}, device={str(self.device)!r}, count={self.count})"
+        )
+
+    # -- what it knows ---------------------------------------------------------------------------
+
+    @property
+    def sketch(self) -> core.Sketch:
+        """The state as an immutable record, everything waiting folded in."""
+        self._fold_waiting()
+        return self._sketch
+
+    @property
+    def basis(self) -> Tensor:
+        """U, (dim, rank): orthonormal columns, leading first."""
+        return self.sketch.basis
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """λ, (rank,): of B Bᵀ = U diag(λ) Uᵀ, descending, the last one 0; float64."""
+        return self.sketch.eigenvalues
+
+    @property
+    def escaped_mass(self) -> Tensor:
+        """ρ: the discounted total of what was cut; float64 scalar."""
+        return self.sketch.escaped_mass
+
+    @property
+    def error_bound(self) -> Tensor:
+        """The certificate: at least ‖C - B Bᵀ‖ in the operator norm; float64 scalar."""
+        return self.sketch.error_bound
+
+    @property
+    def operator(self) -> Compensated:
+        """B Bᵀ + ρ I: products, powers, trace, log-determinant."""
+        return Compensated.of(self.sketch)
+
+    def dense(self, compensated: bool = False) -> Tensor:
+        """B Bᵀ, or B Bᵀ + ρ I, as a (dim, dim) float64 matrix."""
+        B = self.basis.double() * self.eigenvalues.sqrt()
+        return self.operator.to_dense() if compensated else B @ B.T
+
+    @torch.no_grad()
+    def apply(self, x: Tensor, power: float = -0.5) -> Tensor:
+        """(B Bᵀ + ρ I)^power x for x (dim,) or (dim, k); zero eigenvalues stay zero (pseudo-inverse)."""
+        columns = self._columns("x", x)
+        return self.operator.apply(columns, power).reshape(x.shape)
+
+    # -- what it does ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def update(self, A: Tensor) -> None:
+        """Replace C by decay * C + A Aᵀ, for A (dim,) or (dim, k), any k.
+
+        A block is one FD-update (Alg. 1) unless it is too wide for the memory of the sketch; then it
+        is folded in by chunks. ``A`` must be finite.
+        """
+        columns = self._columns("A", A)
+        k = columns.shape[-1]
+        if k == 0:
+            columns = columns.new_zeros(self.dim, 1)
+        if not torch.isfinite(frobenius(columns)):
+            raise ValueError("A has NaN or Inf entries: must be finite; the sketch is unchanged")
+        if k == 1 and self.buffer > 1:
+            self._waiting.append(columns[:, 0].clone())
+            if len(self._waiting) >= self.buffer:
+                self._fold_waiting()
+        else:
+            self._fold_waiting()
+            decay = self.decay
+            wide = self.dim if self.solver == "subspace" else 2 * self.rank
+            for chunk in columns.split(max(wide, _LEAST_CHUNK), dim=-1):
+                self._fold(chunk, decay)
+                decay = 1.0  # one call decays once
+        self._count += k
+
+    def merge(self, other: "FrequentDirections") -> "FrequentDirections":
+        """A new sketch of both streams together, with this one's options; bounds and masses add up.
+
+        ``other`` may have another rank, solver or count, but the same dim, decay, dtype and device.
+        """
+        if not isinstance(other, FrequentDirections):
+            raise TypeError(f"other={type(other).__name__}: must be a FrequentDirections")
+        for name in ("dim", "decay", "dtype", "device"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise ValueError(f"other.{name}={theirs}: must equal this sketch's {name}={mine}")
+        merged = copy.copy(self)
+        merged._sketch = core.merge(self.sketch, other.sketch)
+        merged._waiting = []
+        merged._count = self._count + other._count
+        merged._folds = self._folds + other._folds
+        return merged
+
+    def to(self, target: torch.device | torch.dtype | str) -> "FrequentDirections":
+        """Move to a device or change the dtype, in place, as ``torch.nn.Module.to`` does."""
+        state = self._sketch
+        if isinstance(target, torch.dtype):
+            dtype = _check_dtype(target)
+            # a basis rounded to fewer digits is a slightly different sketch of the same stream
+            rounding = core.rounding(state, dtype) if dtype != state.basis.dtype else 0.0
+            self._sketch = replace(
+                state, basis=state.basis.to(dtype), error_bound=state.error_bound + rounding
+            )
+        else:
+            self._sketch = core.Sketch(*(getattr(state, f.name).to(target) for f in fields(state)))
+        self._waiting = [v.to(target) for v in self._waiting]
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and counters under flat names; safe for ``torch.load(weights_only=True)``."""
+        waiting = torch.stack(self._waiting) if self._waiting else self._sketch.basis.new_empty(0, self.dim)
+        tensors = {f.name: getattr(self._sketch, f.name) for f in fields(self._sketch)}
+        return {**tensors, "waiting": waiting, "count": self._count, "folds": self._folds}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where :meth:`state_dict` was taken: bit for bit, given the same options."""
+        expected = self.state_dict()
+        if state.keys() != expected.keys():
+            raise ValueError(f"state has the keys {sorted(state)}: must have exactly {sorted(expected)}")
+        for name, mine in expected.items():
+            theirs = state[name]
+            if isinstance(mine, int):
+                if not isinstance(theirs, int) or theirs < 0:
+                    raise ValueError(f"state[{name!r}]={theirs!r}: must be a count")
+                continue
+            shape = (theirs.shape[0], self.dim) if name == "waiting" else tuple(mine.shape)
+            if tuple(theirs.shape) != shape or theirs.dtype != mine.dtype:
+                raise ValueError(
+                    f"state[{name!r}] is {tuple(theirs.shape)} {theirs.dtype}: must be {shape} {mine.dtype} "
+                    f"for dim={self.dim}, rank={self.rank}, dtype={self.dtype}"
+                )
+            if not torch.isfinite(theirs).all():
+                raise ValueError(f"state[{name!r}] has NaN or Inf entries: must be finite")
+        tensors = (state[f.name].to(self.device, copy=True) for f in fields(self._sketch))
+        self._sketch = core.Sketch(*tensors)
+        self._waiting = list(state["waiting"].to(self.device, copy=True))
+        self._count, self._folds = state["count"], state["folds"]
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _fold(self, A: Tensor, decay: float) -> None:
+        probes = None
+        if self.solver == "subspace" and self.certificate == "probe":
+            # a seed for each fold: results repeat, and a resumed stream draws what it would have drawn
+            seed = hash((self.seed, self._folds)) % 2**63
+            probes = gaussian(_PROBES, self.dim, seed=seed, like=self._sketch.basis)
+        self._sketch = core.update(
+            self._sketch,
+            A,
+            beta2=decay,
+            solver=self.solver,
+            probes=probes,
+            failure_probability=self.failure_probability,
+        )
+        self._folds += 1
+
+    def _fold_waiting(self) -> None:
+        """Fold the waiting vectors in as one block: the i-th newest weighs decay^(i/2)."""
+        if not self._waiting:
+            return
+        k = len(self._waiting)
+        weights = [self.decay ** (age / 2) for age in range(k - 1, -1, -1)]
+        A = torch.stack(self._waiting, dim=-1)
+        self._fold(A * A.new_tensor(weights), self.decay**k)
+        self._waiting = []
+
+    def _columns(self, name: str, A: Tensor) -> Tensor:
+        """``A`` as (dim, k), or an error that says what is wrong with it."""
+        if not isinstance(A, Tensor):
+            raise TypeError(
+                f"{name} is a {type(A).__name__}: must be a torch.Tensor (torch.as_tensor makes one)"
+            )
+        if A.ndim not in (1, 2) or A.shape[0] != self.dim:
+            raise ValueError(
+                f"{name} has the shape {tuple(A.shape)}: must be ({self.dim},) or ({self.dim}, k), "
+                "one column a vector"
+            )
+        if A.dtype != self.dtype or A.device != self.device:
+            raise ValueError(
+                f"{name} is {A.dtype} on {A.device}: must be {self.dtype} on {self.device} like the sketch "
+                f"({name}.to(...) or fd.to(...) converts)"
+            )
+        return A.detach().reshape(self.dim, -1 if A.numel() else 0)
+
+
+def _check_count(name: str, value: int, least: int, allowed: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r}: must be an int, {allowed}")
+    if value < least:
+        raise ValueError(f"{name}={value}: must be {allowed}")
+
+
+def _check_dtype(dtype: torch.dtype) -> torch.dtype:
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype={dtype}: must be torch.float32 or torch.float64")
+    return dtype
