@@ -1,5 +1,17 @@
 """The command line: parse, one library call, rows to disk, table to screen."""
 
+from collections.abc import Callable
+from typing import Any
+
 
 def main() -> None:
-    raise SystemExit("sketchy: no commands yet")
+    """The entry point of `sketchy`: one function a command."""
+    try:
+        import tyro
+
+        from sketchy.cli.demo import demo
+    except ImportError as error:
+        raise SystemExit(f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it")
+
+    commands: dict[str, Callable[..., Any]] = {"demo": demo}
+    tyro.extras.subcommand_cli_from_dict(commands, prog="sketchy", description=__doc__)

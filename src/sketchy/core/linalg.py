@@ -40,7 +40,7 @@ def frobenius(A: Tensor) -> Tensor:
     if some(~((norm > lowest) & (norm < 1 / lowest))):
         largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
         unit = torch.where(largest > 0, largest, 1.0)
-        norm = (torch.linalg.vector_norm(A / unit, dim=(-2, -1)) * unit[..., 0, 0]).double()
+        norm = torch.linalg.vector_norm(A / unit, dim=(-2, -1)).double() * unit[..., 0, 0]
     return norm
 
 
