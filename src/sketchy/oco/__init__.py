@@ -1,0 +1,33 @@
+"""Online convex optimization: learners, losses, domains, the rounds they play and their regret."""
+
+from typing import Any
+
+from sketchy.oco import domain as domain
+from sketchy.oco import loss as loss
+from sketchy.oco.adagrad import AdaGrad as AdaGrad
+from sketchy.oco.learner import Learner as Learner
+from sketchy.oco.ogd import OGD as OGD
+from sketchy.oco.play import Sums as Sums
+from sketchy.oco.play import checkpoints as checkpoints
+from sketchy.oco.play import play as play
+
+LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in (OGD, AdaGrad)}
+
+
+def make(name: str, dim: int, *, sketch_size: int = 10, **options: Any) -> Learner:
+    """A learner by its name in ``LEARNERS``; ``options`` are those of its class.
+
+    ``sketch_size`` goes to the learners that keep a sketch, a projection or a window; the others have
+    no use for it.
+
+    >>> import torch
+    >>> learner = make("adagrad", 2, eta=0.5)
+    >>> learner.update(torch.tensor([3.0, -4.0]))
+    >>> learner.point
+    tensor([-0.5000,  0.5000], dtype=torch.float64)
+    """
+    if name not in LEARNERS:
+        raise ValueError(f"name={name!r}: must be one of {', '.join(LEARNERS)}")
+    if LEARNERS[name].uses_sketch_size:
+        options["sketch_size"] = sketch_size
+    return LEARNERS[name](dim, **options)

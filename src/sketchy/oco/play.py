@@ -1,0 +1,87 @@
+"""The rounds of online learning: play, suffer, update; and what they add up to."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sketchy.oco.learner import Learner
+from sketchy.oco.loss import Loss
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a learner has suffered after ``round`` rounds, one number per setting."""
+
+    round: int
+    loss: Tensor  # (P,), or () for a single setting: Σ f_t(x_t)
+    mistakes: (
+        Tensor  # the same shape: rounds with a score on the wrong side; 0 for losses that don't classify
+    )
+
+    @property
+    def average_loss(self) -> Tensor:
+        return self.loss / max(self.round, 1)
+
+    @property
+    def error_rate(self) -> Tensor:
+        return self.mistakes / max(self.round, 1)
+
+
+def checkpoints(rounds: int, count: int = 100) -> list[int]:
+    """At most ``count`` rounds to look at, evenly spaced; the last is ``rounds``.
+
+    >>> checkpoints(10, 4)
+    [2, 5, 7, 10]
+    """
+    return sorted({rounds * (i + 1) // count for i in range(count)} - {0})
+
+
+@torch.no_grad()
+def play(
+    learner: Learner,
+    loss: Loss,
+    X: Tensor,
+    y: Tensor,
+    *,
+    at: Sequence[int] | None = None,
+    after: Sums | None = None,
+) -> Iterator[Sums]:
+    """Play the examples (X (T, d), y (T,)) in order; yield the running sums after each round in ``at``.
+
+    In round t the learner plays x_t, suffers its loss there, and only then is told the gradient. ``at``
+    are rounds in ascending order, `checkpoints(T)` by default.
+
+    To go on after a stop, restore the learner's state and pass the sums last yielded as ``after``,
+    with the same ``at``: the rounds before are skipped, and the rest is what it would have been, bit for bit.
+    """
+    if X.ndim != 2 or X.shape[1] != learner.dim or y.shape != X.shape[:1]:
+        raise ValueError(
+            f"X is {tuple(X.shape)} and y is {tuple(y.shape)}: must be (T, {learner.dim}) and (T,), "
+            f"for a learner of dim={learner.dim}"
+        )
+    X, y = X.to(learner.dtype), y.to(learner.dtype)
+    none = torch.zeros(learner.point.shape[:-1], dtype=learner.dtype)
+    sums = after or Sums(0, none, none)
+    if learner.round != sums.round:
+        raise ValueError(
+            f"learner.round={learner.round} but after.round={sums.round}: must be equal "
+            "(load the learner's state of that checkpoint, or begin with a new learner)"
+        )
+    for stop in at if at is not None else checkpoints(len(X)):
+        if stop <= sums.round:
+            continue
+        scores = []
+        for x, label in zip(X[sums.round : stop], y[sums.round : stop], strict=True):
+            score = learner.point @ x
+            scores.append(score)
+            learner.update(loss.slope(score, label).unsqueeze(-1) * x)
+        seen, labels = torch.stack(scores, -1), y[sums.round : stop]
+        wrong = (seen > 0) != (labels > 0) if loss.classifies else torch.zeros_like(seen)
+        sums = Sums(
+            stop,
+            sums.loss + loss.value(seen, labels).sum(-1),
+            sums.mistakes + wrong.to(seen).sum(-1),
+        )
+        yield sums
