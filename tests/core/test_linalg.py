@@ -1,0 +1,77 @@
+import pytest
+import torch
+from cases import F32, F64
+from checks import assert_close, orthonormality
+
+from sketchy.core import linalg
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("kind", ["generic", "graded", "dependent", "zero"])
+def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
+    T = torch.randn(3, 40, 8, generator=rng, dtype=F64)
+    if kind == "graded":
+        T = T * 0.1 ** torch.arange(8)
+    if kind == "dependent":
+        T[..., 5:] = T[..., :3]
+    if kind == "zero":
+        T = T * 0
+    T = T.to(dtype)
+    U, sigma = linalg.left_singular_by_products(T)
+    eps = torch.finfo(dtype).eps
+    assert orthonormality(U) < 40 * eps
+    lam = sigma.double().square()
+    scale = torch.linalg.matrix_norm(T, 2).double().square().max()
+    assert_close(U.double() * lam.unsqueeze(-2) @ U.double().mT, T.double() @ T.double().mT, scale=scale, tolerance=40 * eps)
+
+
+@pytest.mark.parametrize("shape", [(20, 5), (20, 20), (12, 30)])
+def test_left_singular_is_the_leading_part_of_the_svd(shape, rng):
+    M = torch.randn(2, *shape, generator=rng, dtype=F64)
+    U, sigma = linalg.left_singular(M, rank=4)
+    expected_U, expected_sigma, _ = torch.linalg.svd(M, full_matrices=False)
+    assert_close(sigma, expected_sigma[..., :4], scale=1, tolerance=1e-12)
+    projector = expected_U[..., :4] @ expected_U[..., :4].mT
+    assert_close(U @ U.mT, projector, scale=1, tolerance=1e-10)
+
+
+def test_fill_keeps_live_columns_and_stays_orthonormal(rng):
+    U = torch.linalg.qr(torch.randn(2, 10, 4, generator=rng, dtype=F64))[0]
+    live = torch.tensor([[True, True, False, False], [True, True, True, True]])
+    filled = linalg.fill(U, live)
+    assert orthonormality(filled) < 1e-13
+    assert_close(filled[0, :, :2], U[0, :, :2], scale=1, tolerance=1e-13)
+    assert_close(filled[1], U[1], scale=1, tolerance=1e-13)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
+def test_frobenius_is_right_where_squares_overflow(scale, rng):
+    A = (torch.randn(5, 7, generator=rng, dtype=F64) * scale).to(F32)
+    assert_close(linalg.frobenius(A), A.double().norm(), scale=scale, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_frobenius_of_a_bad_matrix_is_not_finite(bad):
+    A = torch.ones(4, 3)
+    A[2, 1] = bad
+    assert not torch.isfinite(linalg.frobenius(A))
+
+
+@pytest.mark.parametrize("spectrum", ["rank-one", "flat", "decaying", "negative"])
+@pytest.mark.parametrize("width", [0.01, 1.0, 100.0])
+def test_the_norm_bound_fails_no_more_often_than_promised(spectrum, width, rng):
+    """At a failure probability of 0.2, where failures can be counted, over 1000 draws of the probes."""
+    d, trials, promised = 30, 1000, 0.2
+    lam = {
+        "rank-one": torch.nn.functional.one_hot(torch.tensor(0), d).double(),
+        "flat": torch.ones(d, dtype=F64),
+        "decaying": 1.0 / torch.arange(1, d + 1, dtype=F64),
+        "negative": -1.0 / torch.arange(1, d + 1, dtype=F64),
+    }[spectrum]
+    probes = torch.randn(trials, 4, d, generator=rng, dtype=F64)
+    widths = torch.full((trials,), width, dtype=F64)
+    bound = linalg.norm_bound(lambda X: X * lam, probes, widths, promised)
+    failures = (bound < lam.abs().max()).double().mean().item()
+    assert failures <= promised + 3 * (promised * (1 - promised) / trials) ** 0.5
+    if spectrum == "rank-one" and width == 0.01:
+        assert failures > 0.02, "the bound is so loose that this test can't fail"

@@ -1,0 +1,286 @@
+"""Promises of the sketch: equalities first, then orders and bounds, then long streams."""
+
+import pytest
+import torch
+from cases import DECAYING, DECAYS, F32, F64, SOLVERS, STREAMS, TOLERANCE, covariance, stream
+from checks import assert_close, assert_psd_leq, dense, norm, orthonormality
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sketchy import reference
+from sketchy.core import bounds, sketch
+from sketchy.core.linalg import gaussian
+from sketchy.core.operator import Compensated
+from sketchy.core.sketch import Sketch
+
+PROBES = 16
+
+
+def run(matrices, rank, *, decay=1.0, solver="exact", probe=True):
+    """The sketches after each update."""
+    d, dtype = len(matrices[0]), matrices[0].dtype
+    state, states = sketch.empty(d, rank, dtype=dtype), []
+    for t, A in enumerate(matrices):
+        probes = gaussian(PROBES, d, seed=1000 + t, like=A) if probe else None
+        state = sketch.update(state, A, beta2=decay, solver=solver, probes=probes)
+        states.append(state)
+    return states
+
+
+@st.composite
+def problems(draw):
+    """A short stream, the sketch's rank and the decay."""
+    d = draw(st.integers(1, 14))
+    matrices = stream(
+        draw(st.sampled_from(STREAMS)),
+        d,
+        draw(st.integers(1, 18)),
+        draw(st.integers(1, 6)),
+        seed=draw(st.integers(0, 10**6)),
+    )
+    return matrices, draw(st.integers(2, d + 2)), draw(st.sampled_from((*DECAYS, 0.5, 0.0)))
+
+
+# -- equalities --------------------------------------------------------------------------------------
+
+
+@given(problems())
+def test_the_exact_solver_equals_the_reference(problem):
+    matrices, rank, decay = problem
+    oracle = reference.DenseSketch.empty(len(matrices[0]), rank)
+    for A, state in zip(matrices, run(matrices, rank, decay=decay), strict=True):
+        oracle = oracle.update(A @ A.T, decay)
+        scale = norm(oracle.compensated())
+        assert_close(dense(state), oracle.G_bar, scale=scale, tolerance=1e-10)
+        assert_close(state.escaped_mass, oracle.rho, scale=scale, tolerance=1e-10)
+
+
+@given(problems(), st.sampled_from(SOLVERS))
+def test_the_record_is_what_it_says(problem, solver):
+    """Orthonormal basis; eigenvalues descending, non-negative, the last one exactly 0 (Alg. 1's invariant)."""
+    matrices, rank, decay = problem
+    for state in run(matrices, rank, decay=decay, solver=solver):
+        assert orthonormality(state.basis) < 1e-13
+        assert state.eigenvalues[-1] == 0
+        assert (state.eigenvalues.diff() <= 0).all()
+        assert state.escaped_mass >= 0
+        assert state.rank == min(rank, state.dim)
+
+
+@given(problems(), st.sampled_from(SOLVERS))
+def test_at_full_rank_the_compensated_sketch_is_the_covariance(problem, solver):
+    matrices, _, decay = problem
+    d = len(matrices[0])
+    state = run(matrices, d, decay=decay, solver=solver)[-1]
+    C = covariance(matrices, decay)
+    assert_close(Compensated.of(state, threshold=0).to_dense(), C, scale=norm(C), tolerance=1e-10)
+
+
+@given(st.integers(0, 10**6), st.integers(2, 8), st.integers(3, 12))
+def test_lemma_10_for_rank_one_streams(seed, rank, d):
+    """G̃_t = G_t + Σ ρ_s N_s, N_s the projector on what the basis leaves out."""
+    rank = min(rank, d)
+    vectors = stream("power", d, 1, 15, seed=seed)
+    added = torch.zeros(d, d, dtype=F64)
+    before = 0.0
+    for t, state in enumerate(run(vectors, rank)):
+        escaped = state.escaped_mass - before
+        before = state.escaped_mass
+        added += escaped * (torch.eye(d, dtype=F64) - state.basis @ state.basis.T)
+        C = covariance(vectors[: t + 1])
+        compensated = dense(state) + state.escaped_mass * torch.eye(d, dtype=F64)
+        assert_close(compensated, C + added, scale=norm(C), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("shape", ["single vectors", "repeated vectors", "sparse, then elsewhere", "wide"])
+def test_cold_start_is_exact_while_the_stream_has_a_lower_rank(shape, solver, decay, dtype, rng):
+    d, rank = 40, 12
+    vectors = list(torch.randn(rank - 1, d, 1, generator=rng, dtype=F64))
+    match shape:
+        case "single vectors":
+            matrices = vectors
+        case "repeated vectors":  # many more updates than directions
+            matrices = [vectors[t % 5] for t in range(40)]
+        case "sparse, then elsewhere":  # a free direction must not have been left where rounding put it
+            sparse = torch.zeros(d, 1, dtype=F64)
+            sparse[:4] = torch.randn(4, 1, generator=rng, dtype=F64)
+            block = torch.zeros(d, rank - 3, dtype=F64)
+            block[20:] = torch.randn(20, rank - 3, generator=rng, dtype=F64)
+            matrices = [sparse] * 5 + [block]
+        case _:  # a wide block of low rank
+            low = torch.randn(d, 6, generator=rng, dtype=F64)
+            matrices = [low @ torch.randn(6, 100, generator=rng, dtype=F64) for _ in range(3)]
+    matrices = [A.to(dtype) for A in matrices]
+    for t, state in enumerate(run(matrices, rank, decay=decay, solver=solver)):
+        C = covariance(matrices[: t + 1], decay)
+        assert state.escaped_mass == 0
+        assert_close(dense(state), C, scale=norm(C), tolerance=TOLERANCE[dtype])
+
+
+@given(problems(), st.sampled_from(SOLVERS), st.sampled_from([1e-15, 0.125, 3.0, 1e12]))
+def test_scaling_the_stream_scales_eigenvalues_and_escaped_mass_by_the_square(problem, solver, c):
+    matrices, rank, decay = problem
+    plain = run(matrices, rank, decay=decay, solver=solver)[-1]
+    scaled = run([c * A for A in matrices], rank, decay=decay, solver=solver)[-1]
+    largest = plain.eigenvalues[0] + plain.escaped_mass
+    assert_close(scaled.eigenvalues / c**2, plain.eigenvalues, scale=largest, tolerance=1e-8)
+    assert_close(scaled.escaped_mass / c**2, plain.escaped_mass, scale=largest, tolerance=1e-8)
+
+
+@given(problems(), st.integers(0, 10**6))
+def test_rotating_the_stream_rotates_the_basis(problem, seed):
+    matrices, rank, decay = problem
+    d = len(matrices[0])
+    R = torch.linalg.qr(torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=F64))[0]
+    plain = run(matrices, rank, decay=decay)[-1]
+    turned = run([R @ A for A in matrices], rank, decay=decay)[-1]
+    scale = norm(covariance(matrices, decay))
+    assert_close(dense(turned), R @ dense(plain) @ R.T, scale=scale, tolerance=1e-9)
+    assert_close(turned.escaped_mass, plain.escaped_mass, scale=scale, tolerance=1e-9)
+
+
+@given(problems(), st.sampled_from(SOLVERS))
+def test_the_order_of_columns_inside_an_update_is_irrelevant(problem, solver):
+    matrices, rank, decay = problem
+    plain = run(matrices, rank, decay=decay, solver=solver)[-1]
+    flipped = run([A.flip(-1) for A in matrices], rank, decay=decay, solver=solver)[-1]
+    scale = norm(covariance(matrices, decay))
+    assert_close(dense(flipped), dense(plain), scale=scale, tolerance=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_batch_of_sketches_equals_one_by_one(solver, dtype):
+    kinds = ["power", "rank-deficient", "huge", "zero", "drifting", "tiny"]
+    streams = [stream(kind, 20, 4, 6, seed=i, dtype=dtype) for i, kind in enumerate(kinds)]
+    batched = sketch.empty(20, 7, batch=(2, 3), dtype=dtype)
+    for step in zip(*streams, strict=True):
+        A = torch.stack(step).reshape(2, 3, 20, 4)
+        batched = sketch.update(batched, A, beta2=0.9, solver=solver)
+    for i, matrices in enumerate(streams):
+        alone = run(matrices, 7, decay=0.9, solver=solver, probe=False)[-1]
+        index = (i // 3, i % 3)
+        scale = alone.eigenvalues[0] + alone.escaped_mass
+        tolerance = 100 * TOLERANCE[dtype]
+        U, lam = batched.basis[index].double(), batched.eigenvalues[index]
+        assert_close((U * lam) @ U.T, dense(alone), scale=scale, tolerance=tolerance)
+        assert_close(batched.escaped_mass[index], alone.escaped_mass, scale=scale, tolerance=tolerance)
+        assert_close(batched.error_bound[index], alone.error_bound, scale=scale, tolerance=tolerance)
+
+
+# -- orders and bounds -------------------------------------------------------------------------------
+
+
+@given(problems(), st.sampled_from(SOLVERS))
+def test_the_sketch_lies_below_the_covariance_for_both_solvers(problem, solver):
+    matrices, rank, decay = problem
+    for t, state in enumerate(run(matrices, rank, decay=decay, solver=solver)):
+        C = covariance(matrices[: t + 1], decay)
+        assert_psd_leq(dense(state), C, scale=norm(C), tolerance=1e-12)
+
+
+@given(problems())
+def test_the_covariance_lies_below_the_compensated_sketch(problem):
+    matrices, rank, decay = problem
+    for t, state in enumerate(run(matrices, rank, decay=decay)):
+        C = covariance(matrices[: t + 1], decay)
+        compensated = dense(state) + state.escaped_mass * torch.eye(len(C), dtype=F64)
+        assert_psd_leq(C, compensated, scale=norm(C), tolerance=1e-12)
+
+
+@given(problems(), st.sampled_from(SOLVERS))
+def test_the_escaped_mass_keeps_lemma_1_and_observation_6(problem, solver):
+    matrices, rank, decay = problem
+    state = run(matrices, rank, decay=decay, solver=solver)[-1]
+    lam = torch.linalg.eigvalsh(covariance(matrices, decay)).clamp(min=0)
+    omega = bounds.escaped_mass_bound(lam, rank)
+    assert state.escaped_mass <= omega + 1e-12 * lam.max()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("k", [1, 10, 80])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_the_certificate_holds_at_every_moment_and_says_something(kind, k, solver, decay, dtype, seed):
+    d, rank, steps = 60, 16, 60
+    matrices = stream(kind, d, k, steps, seed=seed, dtype=dtype)
+    resolved = 100 * torch.finfo(dtype).eps  # an error below this many eps is rounding, not sketching
+    loosest = 0.0
+    for t, state in enumerate(run(matrices, rank, decay=decay, solver=solver)):
+        C = covariance(matrices[: t + 1], decay)
+        error, largest = norm(C - dense(state)), norm(C)
+        assert state.error_bound >= error, f"step {t}: {state.error_bound} < {error}"
+        if error > resolved * largest:
+            loosest = max(loosest, float(state.error_bound) / error)
+    if kind in DECAYING:
+        assert loosest <= 15
+    if solver == "exact":
+        slack = state.error_bound - state.escaped_mass
+        assert 0 <= slack <= 50 * torch.finfo(dtype).eps * steps * largest
+
+
+@pytest.mark.parametrize("k", [1, 10, 80])
+@pytest.mark.parametrize("kind", STREAMS)
+def test_without_probes_the_trace_bound_still_holds(kind, k, seed):
+    matrices = stream(kind, 60, k, 40, seed=seed)
+    for t, state in enumerate(run(matrices, 16, decay=0.9, solver="subspace", probe=False)):
+        assert state.error_bound >= norm(covariance(matrices[: t + 1], 0.9) - dense(state))
+
+
+@pytest.mark.parametrize("kind", ["power", "drifting"])
+def test_the_subspace_solver_is_as_accurate_as_the_exact_one(kind, seed):
+    matrices = stream(kind, 80, 40, 60, seed=seed)
+    C = covariance(matrices, 0.95)
+    error = {s: norm(C - dense(run(matrices, 20, decay=0.95, solver=s, probe=False)[-1])) for s in SOLVERS}
+    assert error["subspace"] <= 1.1 * error["exact"], error
+
+
+# -- merging -----------------------------------------------------------------------------------------
+
+
+@given(problems(), st.integers(0, 10**6), st.sampled_from(SOLVERS), st.integers(2, 9))
+def test_a_merged_sketch_certifies_both_streams_together(problem, seed, solver, other_rank):
+    matrices, rank, _ = problem
+    others = stream("power", len(matrices[0]), 3, 4, seed=seed)
+    first = run(matrices, rank, solver=solver)[-1]
+    second = run(others, other_rank)[-1]
+    merged = sketch.merge(first, second)
+    C = covariance(matrices) + covariance(others)
+    assert merged.rank == first.rank
+    assert merged.error_bound >= norm(C - dense(merged))
+    assert merged.error_bound >= first.error_bound + second.error_bound
+    assert_psd_leq(dense(merged), C, scale=norm(C), tolerance=1e-12)
+    omega = bounds.escaped_mass_bound(torch.linalg.eigvalsh(C).clamp(min=0), min(rank, other_rank))
+    assert merged.escaped_mass <= omega * (1 + 1e-9) + 1e-12 * norm(C)
+
+
+def test_merging_with_an_empty_sketch_changes_nothing(rng):
+    state = run(stream("power", 10, 3, 5), 4)[-1]
+    merged = sketch.merge(state, sketch.empty(10, 4, dtype=F64))
+    assert_close(dense(merged), dense(state), scale=norm(dense(state)), tolerance=1e-12)
+    assert merged.escaped_mass == state.escaped_mass
+
+
+# -- long streams ------------------------------------------------------------------------------------
+
+
+def long_stream(steps: int, decay: float, solver: str) -> Sketch:
+    d, rank, k = 24, 6, 2
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(997, d, k, generator=generator)  # prime, so that no pattern builds up
+    spectrum = 1.0 / torch.arange(1, d + 1).unsqueeze(-1)
+    state = sketch.empty(d, rank)
+    for t in range(steps):
+        state = sketch.update(state, spectrum * noise[t % 997], beta2=decay, solver=solver)
+    return state
+
+
+@pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("decay", [1.0, 0.999])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_long_streams_keep_the_basis_orthonormal_in_float32(solver, decay, steps):
+    assert orthonormality(long_stream(steps, decay, solver).basis) < 1e-5
