@@ -17,7 +17,9 @@ def assert_psd_leq(lower: Tensor, upper: Tensor, *, scale: Tensor | float, toler
     """lower ⪯ upper up to rounding."""
     smallest = torch.linalg.eigvalsh(upper - lower).min().item()
     allowed = tolerance * float(scale)
-    assert smallest >= -allowed, f"smallest eigenvalue of the difference {smallest:.3e}, allowed {-allowed:.3e}"
+    assert smallest >= -allowed, (
+        f"smallest eigenvalue of the difference {smallest:.3e}, allowed {-allowed:.3e}"
+    )
 
 
 def norm(S: Tensor) -> float:

@@ -72,12 +72,14 @@ class FrequentDirections:
         _check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
         if buffer is not None:
             _check_count("buffer", buffer, 1, "at least 1, or None for rank")
+        _check_number("decay", decay)
         if not 0 <= decay <= 1:
             raise ValueError(f"decay={decay}: must be in [0, 1]; 1 never forgets")
         if solver not in core.SOLVERS:
             raise ValueError(f"solver={solver!r}: must be one of {core.SOLVERS}")
         if certificate not in CERTIFICATES:
             raise ValueError(f"certificate={certificate!r}: must be one of {CERTIFICATES}")
+        _check_number("failure_probability", failure_probability)
         if not 0 < failure_probability < 1:
             raise ValueError(f"failure_probability={failure_probability}: must be in (0, 1)")
         self.decay = decay
@@ -248,7 +250,9 @@ class FrequentDirections:
                 if not isinstance(theirs, int) or theirs < 0:
                     raise ValueError(f"state[{name!r}]={theirs!r}: must be a count")
                 continue
-            shape = (theirs.shape[0], self.dim) if name == "waiting" else tuple(mine.shape)
+            if not isinstance(theirs, Tensor):
+                raise ValueError(f"state[{name!r}]={theirs!r}: must be a tensor")
+            shape = (len(theirs), self.dim) if name == "waiting" else tuple(mine.shape)
             if tuple(theirs.shape) != shape or theirs.dtype != mine.dtype:
                 raise ValueError(
                     f"state[{name!r}] is {tuple(theirs.shape)} {theirs.dtype}: must be {shape} {mine.dtype} "
@@ -313,6 +317,11 @@ def _check_count(name: str, value: int, least: int, allowed: str) -> None:
         raise TypeError(f"{name}={value!r}: must be an int, {allowed}")
     if value < least:
         raise ValueError(f"{name}={value}: must be {allowed}")
+
+
+def _check_number(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}={value!r}: must be a number")
 
 
 def _check_dtype(dtype: torch.dtype) -> torch.dtype:

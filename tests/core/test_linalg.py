@@ -1,8 +1,8 @@
 import pytest
 import torch
+
 from cases import F32, F64
 from checks import assert_close, orthonormality
-
 from sketchy.core import linalg
 
 
@@ -22,7 +22,12 @@ def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
     assert orthonormality(U) < 40 * eps
     lam = sigma.double().square()
     scale = torch.linalg.matrix_norm(T, 2).double().square().max()
-    assert_close(U.double() * lam.unsqueeze(-2) @ U.double().mT, T.double() @ T.double().mT, scale=scale, tolerance=40 * eps)
+    assert_close(
+        U.double() * lam.unsqueeze(-2) @ U.double().mT,
+        T.double() @ T.double().mT,
+        scale=scale,
+        tolerance=40 * eps,
+    )
 
 
 @pytest.mark.parametrize("shape", [(20, 5), (20, 20), (12, 30)])

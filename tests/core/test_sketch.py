@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from cases import DECAYING, DECAYS, F32, F64, SOLVERS, STREAMS, TOLERANCE, covariance, stream
-from checks import assert_close, assert_psd_leq, dense, norm, orthonormality
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import DECAYING, DECAYS, F32, F64, SOLVERS, STREAMS, TOLERANCE, covariance, stream
+from checks import assert_close, assert_psd_leq, dense, norm, orthonormality
 from sketchy import reference
 from sketchy.core import bounds, sketch
 from sketchy.core.linalg import gaussian
@@ -57,7 +57,7 @@ def test_the_exact_solver_equals_the_reference(problem):
 
 @given(problems(), st.sampled_from(SOLVERS))
 def test_the_record_is_what_it_says(problem, solver):
-    """Orthonormal basis; eigenvalues descending, non-negative, the last one exactly 0 (Alg. 1's invariant)."""
+    """Orthonormal basis; eigenvalues descending, the last one exactly 0 (Alg. 1, its invariant)."""
     matrices, rank, decay = problem
     for state in run(matrices, rank, decay=decay, solver=solver):
         assert orthonormality(state.basis) < 1e-13

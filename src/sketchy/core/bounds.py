@@ -39,8 +39,8 @@ def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Ten
     >>> weighted_escaped_mass_bound(torch.eye(3), rank=2, beta2=0.5)
     tensor(0.7500)
     """
-    age = torch.arange(vectors.shape[-1] - 1, -1, -1, device=vectors.device)
-    weights = torch.tensor(beta2, dtype=vectors.dtype, device=vectors.device) ** (age / 2)
-    sigma = torch.linalg.svdvals(vectors * weights)
+    age = torch.arange(vectors.shape[-1] - 1, -1, -1, dtype=torch.float64, device=vectors.device)
+    weights = beta2 ** (age / 2)
+    sigma = torch.linalg.svdvals(vectors * weights.to(vectors))
     missing = vectors.shape[-2] - sigma.shape[-1]  # fewer vectors than dimensions: the rest is zero
     return escaped_mass_bound(torch.nn.functional.pad(sigma.square(), (0, missing)), rank)
