@@ -1,0 +1,126 @@
+"""`sketchy oco`: the paper's online table, on any data set."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import matplotlib  # noqa: F401 (wanted at the end of a run: better missed at its beginning)
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments import plot, sweep, table
+from sketchy.experiments.data import load
+
+
+def oco(
+    data: str,
+    out: Path | None = None,
+    learners: tuple[str, ...] = sweep.PAPER_LEARNERS,
+    rows: int | None = None,
+    sketch_size: int = sweep.SKETCH_SIZE,
+    grid: int = sweep.GRID_POINTS,
+    shuffle: int | None = None,
+    data_dir: Path | None = None,
+    download: bool = False,
+    processes: int = 2,
+) -> None:
+    """Run online learners over their grids on a data set, and rank them by average cumulative loss.
+
+    Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; the same command
+    then goes on from there.
+
+    Args:
+        data: A known set (a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer) or an svmlight
+            file, plain or packed (.bz2, .gz, .xz).
+        out: Directory for the results; runs/DATA if not given.
+        learners: Which learners to run.
+        rows: Only so many rows, the first ones.
+        sketch_size: Rows of a sketch, the paper's l.
+        grid: Settings for each learner, spread over 1e-6 to 1.
+        shuffle: Shuffle the rows with this seed; they are in file order if not given.
+        data_dir: Where the data sets are; else $SKETCHY_DATA, else a cache of yours.
+        download: Fetch the data set if it is missing.
+        processes: How many learners run at the same time.
+    """
+    out = out or Path("runs") / Path(data).name
+    console = Console()
+    with user_mistakes("sketchy oco"):
+        names = tuple(name for word in learners for name in word.split(","))
+        dataset = load(data, directory=data_dir, download=download, rows=rows, shuffle=shuffle)
+        plan = sweep.plan(dataset, learners=names, grid=grid, sketch_size=sketch_size, shuffle=shuffle)
+        if processes < 1:
+            raise ValueError(f"processes={processes}: must be at least 1")
+        sweep.claim(out, plan)
+    for note in dataset.notes():
+        console.print(f"note: {note}", style="yellow")
+    try:
+        with _stop_by_signal() as stop, _progress(console) as progress:
+            bars = {name: progress.add_task(name, total=plan.rows) for name in names}
+            complete = sweep.run(
+                plan,
+                dataset,
+                out,
+                processes=processes,
+                report=lambda name, rounds: progress.update(bars[name], completed=rounds),
+                stopped=stop.is_set,
+            )
+    finally:
+        _write(plan, out, console)
+    if not complete:
+        console.print(f"stopped; all is saved in {out}, and the same command goes on from there")
+        raise SystemExit(130)
+
+
+def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
+    """The rows, the table and the picture of the learners that are through."""
+    results = sweep.results(plan, out)
+    if not results:
+        return
+    rows = table.rows(plan, results)
+    sweep.write(out / "results.jsonl", table.jsonl(rows))
+    sweep.write(out / "table.md", table.markdown(plan, rows))
+    sweep.write(
+        out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan))
+    )
+    shown = Table(*table.HEADER, title=table.title(plan), box=box.SIMPLE, title_justify="left")
+    for line in table.cells(plan, rows):
+        shown.add_row(*line)
+    console.print(shown)
+    console.print(f"{out}: results.jsonl, table.md, curves.png")
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
+
+
+@contextmanager
+def _stop_by_signal() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second acts as ever."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,272 @@
+"""Public data sets: where each is published, what its files must hash to, and how they are read.
+
+A set lies in a data directory, in one of several forms. What is read is checked against its checksum
+first, and what is downloaded before it gets its name.
+"""
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import os
+import shutil
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+Read = tuple[Any, np.ndarray]  # features (rows, d), an array or a scipy CSR matrix; labels (rows,)
+
+UNPACK: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
+
+
+@dataclass(frozen=True)
+class File:
+    """A published file: its place in the data directory, its checksum, its address."""
+
+    path: str  # also found without its folder, and with .bz2, .gz or .xz added
+    sha256: str = ""  # of the content, unpacked if packed by us; empty where the reader checks what it reads
+    url: str = ""  # empty where `--download` can't fetch it
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way in which a set lies on disk: its files, and what reads their contents."""
+
+    files: tuple[File, ...]
+    reader: Callable[..., Read]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A public data set: where it is published, and the forms in which it is accepted."""
+
+    page: str
+    forms: tuple[Form, ...]  # the first is the one to ask for and to download
+    hints: tuple[str, ...] = ()
+
+
+def read(name: str, directory: Path, *, download: bool = False) -> Read:
+    """Features and labels of a known set; if it is missing, an error that says how to get it."""
+    forms = KNOWN[name].forms
+    form = next((form for form in forms if all(_find(directory, file) for file in form.files)), forms[0])
+    with ExitStack() as stack:
+        contents = []
+        for file in form.files:
+            place = _find(directory, file)
+            if place is None:
+                if not (download and file.url):
+                    raise ValueError(_missing(name, directory))
+                place = fetch(file, directory)
+            packing = _packing(file, place)
+            _check(file, place, packing, complaint=f"{place}: not the {name} that was published")
+            contents.append(stack.enter_context(opened(place, packing)))
+        return form.reader(*contents)
+
+
+def fetch(file: File, directory: Path) -> Path:
+    """Download a file and check it: it appears under its name whole and right, or not at all."""
+    target = directory / Path(file.path).parent / file.url.rsplit("/", 1)[-1]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise ValueError(f"{target.parent}: can't be written: {error.strerror}") from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as out, urllib.request.urlopen(file.url, timeout=60) as answer:
+            shutil.copyfileobj(answer, out)
+        _check(file, part, _packing(file, target), complaint=f"{file.url}: not what was published")
+        part.chmod(0o644)  # mkstemp's files are the user's alone
+        return part.replace(target)
+    except (OSError, HTTPException) as error:
+        raise ValueError(f"{file.url}: download failed: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def opened(place: Path, packing: str) -> IO[bytes]:
+    content: IO[bytes] = UNPACK.get(packing, open)(place, "rb")
+    return content
+
+
+def parse_svmlight(content: IO[bytes], features: int | None = None) -> Read:
+    from sklearn.datasets import load_svmlight_file
+
+    X, y = load_svmlight_file(content, n_features=features)
+    return X.tocsr(), y
+
+
+def _find(directory: Path, file: File) -> Path | None:
+    relative = Path(file.path)
+    for place in (directory / relative, directory / relative.name):
+        for packing in ("", *UNPACK):
+            if (path := place.with_name(place.name + packing)).is_file():
+                return path
+    return None
+
+
+def _packing(file: File, place: Path) -> str:
+    """The suffix added to the published name; an archive that was published as one is read as it is."""
+    return place.name.removeprefix(Path(file.path).name)
+
+
+def _check(file: File, place: Path, packing: str, *, complaint: str) -> None:
+    if not file.sha256:
+        return
+    try:
+        with opened(place, packing) as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+    except (EOFError, OSError, lzma.LZMAError) as error:
+        raise ValueError(f"{complaint}: {error}") from error
+    if found != file.sha256:
+        raise ValueError(f"{complaint}: sha256 {found}, expected {file.sha256}")
+
+
+def _missing(name: str, directory: Path) -> str:
+    known = KNOWN[name]
+    files = known.forms[0].files
+    lines = [f"{name} is not in {directory} (--data-dir, else $SKETCHY_DATA); published at {known.page}"]
+    for file in files:
+        lines.append(
+            f"  put it at {directory / file.path} (or with .bz2, .gz, .xz); unpacked sha256 {file.sha256}"
+        )
+        lines += [f"    from {file.url}"] if file.url else []
+    lines += ["  or add --download"] if all(file.url for file in files) else []
+    return "\n".join([*lines, *(f"  {hint}" for hint in known.hints)])
+
+
+def _gisette(values: IO[bytes], labels: IO[bytes]) -> Read:
+    """LIBSVM's gisette_scale from UCI's files: each feature mapped to [-1, 1], constant ones to 0."""
+    X = np.loadtxt(values)
+    low, high = X.min(0), X.max(0)
+    varies = high > low
+    return np.where(varies, 2 * (X - low) / np.where(varies, high - low, 1) - 1, 0.0), np.loadtxt(labels)
+
+
+def _mnist49(images: IO[bytes], labels: IO[bytes]) -> Read:
+    """The digits 4 (negative) and 9 (positive), pixels 0..255."""
+    X = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 28 * 28)
+    y = np.frombuffer(labels.read(), np.uint8, offset=8)
+    pair = (y == 4) | (y == 9)
+    return X[pair], (y[pair] == 9).astype(np.float64)
+
+
+def _cifar_mosaics(labels: IO[bytes], *mosaics: IO[bytes]) -> Read:
+    """Lossless pictures of 200 x 25 images each."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ValueError("cifar10 in .webp pictures needs Pillow: pip install pillow") from error
+
+    def planes(mosaic: IO[bytes]) -> np.ndarray:
+        grid = np.asarray(Image.open(mosaic).convert("RGB")).reshape(200, 32, 25, 32, 3)
+        return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3 * 32 * 32)
+
+    with np.load(labels) as arrays:
+        return _cifar(np.concatenate([planes(mosaic) for mosaic in mosaics]), arrays["train"])
+
+
+def _cifar_binary(archive: IO[bytes]) -> Read:
+    with tarfile.open(fileobj=archive) as batches:
+        parts = [batches.extractfile(f"cifar-10-batches-bin/data_batch_{i}.bin") for i in range(1, 6)]
+        rows = np.frombuffer(b"".join(part.read() for part in parts if part), np.uint8).reshape(-1, 1 + 3072)
+    return _cifar(rows[:, 1:], rows[:, 0])
+
+
+def _cifar_svmlight(content: IO[bytes]) -> Read:
+    X, y = parse_svmlight(content, 3072)
+    return _cifar(X.astype(np.uint8).toarray(), y)
+
+
+def _cifar(planes: np.ndarray, labels: np.ndarray) -> Read:
+    """The red, green and blue planes of each image by rows, values 0..255, as LIBSVM has them."""
+    images = np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    if (found := hashlib.sha256(images.data).hexdigest()) != CIFAR_PIXELS:
+        raise ValueError(f"not the training images of CIFAR-10: sha256 {found}, expected {CIFAR_PIXELS}")
+    return planes, labels
+
+
+CIFAR_PIXELS = (
+    "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a"  # sha256 of (50000, 32, 32, 3)
+)
+
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
+_CIFAR = "https://www.cs.toronto.edu/~kriz"
+_GISETTE = "https://archive.ics.uci.edu/ml/machine-learning-databases/gisette/GISETTE"
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+
+_A9A = File(
+    "libsvm/a9a",
+    "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+    f"{_LIBSVM}/binary/a9a",
+)
+_CIFAR_BINARY = File(
+    "cifar10/cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    f"{_CIFAR}/cifar-10-binary.tar.gz",
+)
+_CIFAR_MOSAICS = (File("cifar10/labels.npz"), *(File(f"cifar10/train_{i:02}.webp") for i in range(10)))
+_GISETTE_VALUES = File(
+    "gisette/gisette_train.data",
+    "6d4c5e998afe67937b9e77a3334e03c85e545ebc65a6eb1333ffc14125cfc389",
+    f"{_GISETTE}/gisette_train.data",
+)
+_GISETTE_LABELS = File(
+    "gisette/gisette_train.labels",
+    "42bd681fe51b161f033df773df14a0116e492676555ab14616c1b72edc054075",
+    f"{_GISETTE}/gisette_train.labels",
+)
+_MNIST_IMAGES = File(
+    "mnist/train-images-idx3-ubyte",
+    "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    f"{_MNIST}/train-images-idx3-ubyte.gz",
+)
+_MNIST_LABELS = File(
+    "mnist/train-labels-idx1-ubyte",
+    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    f"{_MNIST}/train-labels-idx1-ubyte.gz",
+)
+_PCMAC = File("libsvm/pcmac", "f7de9df321446c5156729b1077b94b8072c43f2e1ab31db5367392ab54c90e25")
+
+KNOWN: dict[str, Known] = {
+    "a9a": Known(f"{_LIBSVM}/binary.html#a9a", (Form((_A9A,), partial(parse_svmlight, features=123)),)),
+    "cifar10": Known(
+        f"{_CIFAR}/cifar.html",
+        (
+            Form((_CIFAR_BINARY,), _cifar_binary),
+            Form(_CIFAR_MOSAICS, _cifar_mosaics),
+            Form((File("libsvm/cifar10"),), _cifar_svmlight),
+        ),
+        (f"LIBSVM's cifar10.bz2 ({_LIBSVM}/multiclass.html#cifar10) in libsvm/ does as well",),
+    ),
+    "gisette_scale": Known(
+        f"{_LIBSVM}/binary.html#gisette",
+        (
+            Form((_GISETTE_VALUES, _GISETTE_LABELS), _gisette),
+            Form((File("libsvm/gisette_scale"),), partial(parse_svmlight, features=5000)),
+        ),
+        (
+            "these are UCI's files, scaled here as LIBSVM did; LIBSVM's gisette_scale.bz2 in libsvm/ does as "
+            "well, unchecked (we know no checksum of it)",
+            "an excerpt does not do: the scaling needs all 6,000 rows",
+        ),
+    ),
+    "mnist49": Known(
+        "http://yann.lecun.com/exdb/mnist",
+        (Form((_MNIST_IMAGES, _MNIST_LABELS), _mnist49),),
+    ),
+    "pcmac": Known(
+        "https://github.com/jundongl/scikit-feature, skfeature/data/PCMAC.mat",
+        (Form((_PCMAC,), partial(parse_svmlight, features=3289)),),
+        ("as svmlight text: class 1 is -1, class 2 is +1, rows in the order of the file",),
+    ),
+}

@@ -1,0 +1,306 @@
+"""Equal-budget sweeps: every learner runs its whole grid in one pass over the data, and can stop and go on.
+
+The grids are those of the paper's Appendix A: 49 settings for each learner. A learner and its grid are one
+piece of work with one checkpoint file; pieces are spread over processes of one thread each.
+"""
+
+import io
+import json
+import math
+import multiprocessing
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import sketchy
+from sketchy import oco
+from sketchy.experiments.data import Dataset
+
+PAPER_LEARNERS = ("ogd", "adagrad", "s-adagrad", "rfd-son", "ada-fd", "fd-son")
+GRID_RANGE = (1e-6, 1.0)  # of eta and of delta, log-spaced
+GRID_POINTS = 49  # for eta alone with delta = 0, or 7 x 7 over eta and delta
+SKETCH_SIZE = 10
+NEEDS_DELTA = ("ada-fd", "fd-son")  # tuned in both; the others start from delta = 0
+
+CHUNK = 64  # rounds between two looks at the clock, the reports and the wish to stop
+SAVE_EVERY = 20.0  # seconds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that determines the results of a sweep. ``options.json`` holds it."""
+
+    data: str
+    rows: int
+    dim: int
+    data_sha256: str
+    shuffle: int | None = None
+    learners: tuple[str, ...] = PAPER_LEARNERS
+    grid: int = GRID_POINTS
+    sketch_size: int = SKETCH_SIZE
+    sketchy: str = sketchy.__version__
+    torch: str = torch.__version__
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one learner has made of its grid: P settings, seen at up to 100 points on the way."""
+
+    learner: str
+    eta: Tensor  # (P,)
+    delta: Tensor  # (P,)
+    sums: oco.Sums
+    curve_rounds: list[int]
+    curve: Tensor  # (points, P): average loss so far
+    seconds: float  # of one process, for all P settings together
+
+
+def plan(
+    data: Dataset,
+    *,
+    learners: tuple[str, ...] = PAPER_LEARNERS,
+    grid: int = GRID_POINTS,
+    sketch_size: int = SKETCH_SIZE,
+    shuffle: int | None = None,
+) -> Plan:
+    """A checked plan for these rows; ``shuffle`` is the seed they were shuffled with, for the record."""
+    if not learners or len(set(learners)) < len(learners):
+        raise ValueError(
+            f"learners={learners}: must be one or more different ones of {', '.join(oco.LEARNERS)}"
+        )
+    if grid < 1:
+        raise ValueError(f"grid={grid}: must be at least 1, the number of settings for each learner")
+    for name in learners:  # raises what the learner has to say against its options
+        oco.make(name, data.dim, eta=1.0, delta=1.0, sketch_size=sketch_size)
+    return Plan(data.name, data.rows, data.dim, data.digest(), shuffle, tuple(learners), grid, sketch_size)
+
+
+def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
+    """The grid of a learner, as eta (points,) and delta (points,); the same number of points for everyone.
+
+    A learner that needs delta > 0 shares its points between both, the others have delta = 0.
+
+    >>> settings("ogd", 4)[0]
+    tensor([1.0000e-06, 1.0000e-04, 1.0000e-02, 1.0000e+00], dtype=torch.float64)
+    >>> settings("ada-fd", 4)
+    (tensor([1.0000e-06, 1.0000e+00, 1.0000e-06, 1.0000e+00], dtype=torch.float64),
+     tensor([1.0000e-06, 1.0000e-06, 1.0000e+00, 1.0000e+00], dtype=torch.float64))
+    """
+    if learner not in NEEDS_DELTA:
+        return _log_spaced(points), torch.zeros(points, dtype=torch.float64)
+    lines = math.isqrt(points)  # one per delta; where points is no square, the first lines get one more
+    lengths = [points // lines + (i < points % lines) for i in range(lines)]
+    eta = torch.cat([_log_spaced(length) for length in lengths])
+    return eta, _log_spaced(lines).repeat_interleave(torch.tensor(lengths))
+
+
+def run(
+    plan: Plan,
+    data: Dataset,
+    directory: Path,
+    *,
+    processes: int = 1,
+    report: Callable[[str, int], None] = lambda learner, rounds: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Play all rounds of the plan that ``directory`` doesn't have yet; whether that came to its end.
+
+    ``report`` is told how many rounds a learner has played; once ``stopped`` says so, every learner
+    is saved where it is. Going on later gives the same numbers, bit for bit.
+    """
+    if processes < 1:
+        raise ValueError(f"processes={processes}: must be at least 1")
+    # the slow ones first, so that no process is left alone with one of them at the end
+    names = sorted(plan.learners, key=lambda name: not oco.LEARNERS[name].uses_sketch_size)
+    if processes > 1 and len(names) > 1:
+        return _run_processes(plan, data, directory, names, min(processes, len(names)), report, stopped)
+    with _one_thread():
+        return all(_play(plan, data, directory, name, report, stopped) for name in names)
+
+
+def results(plan: Plan, directory: Path) -> list[Result]:
+    """What the learners that are through have achieved, in the order of the plan."""
+    found = []
+    for name in plan.learners:
+        state = _load(directory, name)
+        if state and state["round"] == plan.rows:
+            eta, delta = settings(name, plan.grid)
+            rounds, curve = state["curve_rounds"], torch.stack(state["curve"])
+            found.append(Result(name, eta, delta, _sums(state), rounds, curve, state["seconds"]))
+    return found
+
+
+def claim(directory: Path, plan: Plan) -> None:
+    """Take a directory for a plan, or find the same plan there; refuse one that holds another's results."""
+    path = directory / "options.json"
+    mine = json.loads(json.dumps(asdict(plan)))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write(path, json.dumps(mine, indent=2) + "\n")
+        theirs = json.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"out={str(directory)!r}: can't be used: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not the options of a run: {error}") from error
+    differing = [
+        f"{name} is {theirs.get(name)} there and {mine.get(name)} here"
+        for name in {**mine, **theirs}
+        if theirs.get(name) != mine.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"out={str(directory)!r}: has results of other options ({'; '.join(differing)}); "
+            "choose another directory, or remove this one"
+        )
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_bytes(content.encode() if isinstance(content, str) else content)
+    part.replace(path)
+
+
+def _log_spaced(points: int) -> Tensor:
+    low, high = (math.log10(end) for end in GRID_RANGE)
+    if points == 1:
+        return torch.tensor([10 ** ((low + high) / 2)], dtype=torch.float64)
+    return 10 ** torch.linspace(low, high, points, dtype=torch.float64)
+
+
+def _play(
+    plan: Plan,
+    data: Dataset,
+    directory: Path,
+    name: str,
+    report: Callable[[str, int], None],
+    stopped: Callable[[], bool],
+) -> bool:
+    """Play one learner's rounds from its last checkpoint on; whether it came to its end."""
+    eta, delta = settings(name, plan.grid)
+    learner = oco.make(name, plan.dim, eta=eta, delta=delta, sketch_size=plan.sketch_size)
+    looks = set(oco.checkpoints(plan.rows))
+    at = sorted({*looks, *range(CHUNK, plan.rows, CHUNK)})
+    state = _load(directory, name) or {"curve_rounds": [], "curve": [], "seconds": 0.0}
+    before = _sums(state) if "round" in state else None
+    if before:
+        report(name, before.round)
+        if before.round == plan.rows:
+            return True
+        learner.load_state_dict(state["learner"])
+    spent, began = state["seconds"], time.perf_counter()
+    saved = began
+    for sums in oco.play(learner, oco.loss.logistic, data.X, data.y, at=at, after=before):
+        if sums.round in looks:
+            state["curve_rounds"].append(sums.round)
+            state["curve"].append(sums.average_loss)
+        now, done, stop = time.perf_counter(), sums.round == plan.rows, stopped()
+        if done or stop or now - saved > SAVE_EVERY:
+            state |= {"round": sums.round, "loss": sums.loss, "mistakes": sums.mistakes}
+            state |= {"seconds": spent + now - began, "learner": {} if done else learner.state_dict()}
+            _save(directory, name, state)
+            saved = now
+        report(name, sums.round)
+        if stop and not done:
+            return False
+    return True
+
+
+def _checkpoint(directory: Path, name: str) -> Path:
+    return directory / "checkpoints" / f"{name}.pt"
+
+
+def _save(directory: Path, name: str, state: dict[str, Any]) -> None:
+    path = _checkpoint(directory, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = io.BytesIO()
+    torch.save(state, content)
+    write(path, content.getvalue())
+
+
+def _load(directory: Path, name: str) -> dict[str, Any] | None:
+    path = _checkpoint(directory, name)
+    return torch.load(path, weights_only=True) if path.exists() else None
+
+
+def _sums(state: dict[str, Any]) -> oco.Sums:
+    return oco.Sums(state["round"], state["loss"], state["mistakes"])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small products are faster on one thread, and their digits don't depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_processes(
+    plan: Plan,
+    data: Dataset,
+    directory: Path,
+    names: list[str],
+    processes: int,
+    report: Callable[[str, int], None],
+    stopped: Callable[[], bool],
+) -> bool:
+    context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
+    reports, stop = context.Queue(), context.Event()
+    # as arrays: tensors would travel through shared memory, which containers are short of
+    shared = (plan, data.name, data.X.numpy(), data.y.numpy(), directory, reports, stop)
+    with ProcessPoolExecutor(processes, context, _begin_worker, shared) as pool:
+        work: list[Future[bool]] = [pool.submit(_work, name) for name in names]
+        while not all(future.done() for future in work):
+            if stopped():
+                stop.set()
+            with suppress(queue.Empty):
+                report(*reports.get(timeout=0.1))
+        while not reports.empty():
+            report(*reports.get())
+        try:
+            return all(future.result() for future in work)
+        except BrokenProcessPool as error:
+            raise RuntimeError(
+                "a worker process died, perhaps for want of memory; run again to go on"
+            ) from error
+
+
+_worker: dict[str, Any] = {}  # what a worker process was given when it began
+
+
+def _begin_worker(
+    plan: Plan, name: str, X: np.ndarray, y: np.ndarray, directory: Path, reports: Any, stop: Any
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and says when to stop
+    torch.set_num_threads(1)
+    data = Dataset(name, torch.from_numpy(X), torch.from_numpy(y))
+    _worker.update(plan=plan, data=data, directory=directory, reports=reports, stop=stop)
+
+
+def _work(name: str) -> bool:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    return _play(
+        _worker["plan"],
+        _worker["data"],
+        _worker["directory"],
+        name,
+        report=lambda learner, rounds: _worker["reports"].put((learner, rounds)),
+        stopped=lambda: _worker["stop"].is_set() or not parent.is_alive(),
+    )

@@ -1,0 +1,128 @@
+"""The table of a sweep: a row for every setting; the best of each learner, ranked as in Appendix A."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from sketchy.experiments.sweep import GRID_POINTS, SKETCH_SIZE, Plan, Result
+
+# The paper's average cumulative losses, with all rows in file order, sketch size 10 and 49 settings each.
+PAPER = {
+    "cifar10": {
+        "rfd-son": "0.297", "s-adagrad": "0.297", "adagrad": "0.303", "ogd": "0.308", "ada-fd": "2.999",
+        "fd-son": "6e6",
+    },
+    "gisette_scale": {
+        "s-adagrad": "0.158", "rfd-son": "0.167", "ada-fd": "0.196", "adagrad": "0.209", "ogd": "0.224",
+        "fd-son": "2.432",
+    },
+    "a9a": {
+        "adagrad": "0.332", "s-adagrad": "0.333", "ogd": "0.335", "rfd-son": "0.335", "ada-fd": "0.354",
+        "fd-son": "0.539",
+    },
+}  # fmt: skip
+PAPER_ROWS = {"cifar10": 50_000, "gisette_scale": 6_000, "a9a": 32_561}
+
+HEADER = ("place", "learner", "average loss", "paper", "error rate", "eta", "delta", "diverged")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of one learner."""
+
+    learner: str
+    eta: float
+    delta: float
+    sketch_size: int
+    rows: int
+    average_loss: float  # inf for a setting that left the numbers
+    error_rate: float
+    seconds: float  # its share of the pass, which ran all settings of the learner together
+
+
+def rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
+    """All settings of all learners, in the order of the plan and of the grids."""
+    found = []
+    for result in results:
+        average = result.sums.average_loss
+        losses = torch.where(average.isfinite(), average, torch.inf).tolist()
+        errors, share = result.sums.error_rate.tolist(), result.seconds / len(losses)
+        for eta, delta, loss, error in zip(
+            result.eta.tolist(), result.delta.tolist(), losses, errors, strict=True
+        ):
+            found.append(Row(result.learner, eta, delta, plan.sketch_size, plan.rows, loss, error, share))
+    return found
+
+
+def jsonl(rows: Sequence[Row]) -> str:
+    """One JSON object a line; inf is written as Python's json reads it."""
+    return "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+
+
+def ranking(rows: Sequence[Row]) -> list[Row]:
+    """The best setting of each learner by average loss, the best learner first."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if row.learner not in best or row.average_loss < best[row.learner].average_loss:
+            best[row.learner] = row
+    return sorted(best.values(), key=lambda row: row.average_loss)
+
+
+def cells(plan: Plan, rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """The table as text, one tuple a line, in the columns of ``HEADER``."""
+    lines: list[tuple[str, ...]] = []
+    for place, row in enumerate(ranking(rows), 1):
+        settings = [other.average_loss for other in rows if other.learner == row.learner]
+        lines.append(
+            (
+                str(place),
+                row.learner,
+                f"{row.average_loss:.4f}" if row.average_loss < 1000 else f"{row.average_loss:.2e}",
+                PAPER.get(plan.data, {}).get(row.learner, ""),
+                f"{row.error_rate:.4f}",
+                f"{row.eta:.3g}",
+                f"{row.delta:.3g}",
+                f"{settings.count(float('inf'))} of {len(settings)}",
+            )
+        )
+    return lines
+
+
+def best_curves(plan: Plan, results: Sequence[Result]) -> dict[str, tuple[list[float], list[float]]]:
+    """Share of the data and average loss so far, for the best setting of each learner, the best first."""
+    best = {}
+    for result in results:
+        average = result.sums.average_loss
+        setting = int(torch.where(average.isfinite(), average, torch.inf).argmin())
+        shares = [rounds / plan.rows for rounds in result.curve_rounds]
+        best[result.learner] = (shares, result.curve[:, setting].tolist())
+    return dict(sorted(best.items(), key=lambda item: item[1][1][-1]))
+
+
+def title(plan: Plan) -> str:
+    """One line that says what was run."""
+    order = "in file order" if plan.shuffle is None else f"shuffled with seed {plan.shuffle}"
+    return (
+        f"{plan.data}: average cumulative logistic loss of {plan.rows:,} rows {order}, {plan.dim} features, "
+        f"sketch size {plan.sketch_size}, best of {plan.grid} settings"
+    )
+
+
+def comparable(plan: Plan) -> bool:
+    """Whether the paper's numbers were made with these options, so that ours should equal them."""
+    theirs = (PAPER_ROWS.get(plan.data), None, SKETCH_SIZE, GRID_POINTS)
+    return (plan.rows, plan.shuffle, plan.sketch_size, plan.grid) == theirs
+
+
+def markdown(plan: Plan, rows: Sequence[Row]) -> str:
+    """``table.md``."""
+    lines = [HEADER, tuple("---" for _ in HEADER), *cells(plan, rows)]
+    text = f"{title(plan)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    if plan.data in PAPER and not comparable(plan):
+        text += (
+            f"\nThe paper's numbers are for all {PAPER_ROWS[plan.data]:,} rows in file order, sketch size "
+            f"{SKETCH_SIZE} and {GRID_POINTS} settings.\n"
+        )
+    return text
