@@ -4,14 +4,20 @@ from typing import Any
 
 from sketchy.oco import domain as domain
 from sketchy.oco import loss as loss
+from sketchy.oco.ada_fd import AdaFD as AdaFD
 from sketchy.oco.adagrad import AdaGrad as AdaGrad
+from sketchy.oco.fd_son import FDSON as FDSON
 from sketchy.oco.learner import Learner as Learner
 from sketchy.oco.ogd import OGD as OGD
 from sketchy.oco.play import Sums as Sums
 from sketchy.oco.play import checkpoints as checkpoints
 from sketchy.oco.play import play as play
+from sketchy.oco.rfd_son import RFDSON as RFDSON
+from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad
 
-LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in (OGD, AdaGrad)}
+LEARNERS: dict[str, type[Learner]] = {
+    learner.name: learner for learner in (OGD, AdaGrad, SAdaGrad, AdaFD, FDSON, RFDSON)
+}
 
 
 def make(name: str, dim: int, *, sketch_size: int = 10, **options: Any) -> Learner:

@@ -1,0 +1,22 @@
+"""RFD-SON."""
+
+from torch import Tensor
+
+from sketchy.oco.norm import pseudo_power
+from sketchy.oco.sketched import Sketched
+
+
+class RFDSON(Sketched):
+    """RFD-SON (Luo et al. 2019): w ← w - (Ḡ + α I)⁻¹ g, Ḡ the FD sketch of Σ g gᵀ / (η t), α = δ + ρ_{1:t} / 2.
+
+    Robust Frequent Directions adds half of what escapes to the diagonal. δ = 0 is RFD_0, the paper's setting.
+    """
+
+    name = "rfd-son"
+    escaped_share = 0.5
+
+    def _scale(self) -> Tensor:
+        return (self.eta * self.round).rsqrt()
+
+    def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
+        return pseudo_power(z + alpha, -1.0)

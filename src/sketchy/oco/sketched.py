@@ -1,0 +1,66 @@
+"""What the sketched learners share: an FD sketch of what they are fed, a growing diagonal, one update."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sketchy.core.rank_one import fold_, orthonormal
+from sketchy.oco.learner import Learner
+from sketchy.oco.norm import LowRank, Norm
+
+# Each update rotates the basis and adds rounding to it; a correction now and then keeps it orthonormal.
+_CORRECT_EVERY = 64
+
+
+class Sketched(Learner):
+    """A preconditioner f(z + α) on the eigenvectors of an FD sketch with eigenvalues z, f(α) elsewhere.
+
+    A learner says by what the gradient is scaled before it's sketched, how much of the escaped mass ρ
+    is added to the diagonal α (which starts at δ), and f. ``sketch_size`` is l: l - 1 directions are kept.
+    """
+
+    uses_sketch_size = True
+    escaped_share: ClassVar[float] = 0.0  # of ρ, what α grows by
+    _tensors = ("basis", "eigenvalues", "diagonal")
+
+    def __init__(self, dim: int, *, sketch_size: int = 10, **options: Any) -> None:
+        if sketch_size < 2:
+            raise ValueError(f"sketch_size={sketch_size}: must be at least 2 (one kept direction and a free one)")
+        self.sketch_size = min(sketch_size, dim)
+        super().__init__(dim, **options)
+
+    def _begin(self) -> None:
+        self._basis = self._zeros(self.sketch_size, self.dim)  # rows, by ascending eigenvalue, the first free
+        self._eigenvalues = self._zeros(self.sketch_size)
+        self._diagonal = self.delta.clone()  # α, (P, 1)
+
+    @torch.inference_mode()
+    def _step(self, g: Tensor) -> Tensor:
+        folded = fold_(self._basis, self._eigenvalues, g, self._scale())
+        self._eigenvalues = folded.eigenvalues
+        if self.escaped_share:
+            self._diagonal = torch.add(self._diagonal, folded.escaped, alpha=self.escaped_share)
+        step = folded.combine(self._inverse(self._eigenvalues, self._diagonal))
+        self._basis = folded.basis()
+        if self.round % _CORRECT_EVERY == 0:
+            self._basis = orthonormal(self._basis)
+        return step
+
+    def _scale(self) -> Tensor | None:
+        """What the gradient of this round is multiplied by before it's sketched (P, 1); None is 1."""
+        return None
+
+    @abstractmethod
+    def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
+        """The step's weight on eigenvectors of eigenvalues z (P, l), 0 standing for all outside the basis."""
+
+    def _curvature(self, z: Tensor, alpha: Tensor) -> Tensor:
+        """The eigenvalues of the norm to project in; by default those that the step divides by."""
+        weight = self._inverse(z, alpha)
+        return torch.where(weight == 0, 0.0, 1 / weight)
+
+    def _norm(self) -> Norm | None:
+        curvature = self._curvature(self._eigenvalues, self._diagonal)
+        return LowRank(self._basis, curvature, curvature[:, :1])  # the first eigenvalue is 0, as outside
