@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -120,8 +121,6 @@ def run(
     ``report`` is told how many rounds a learner has played; once ``stopped`` says so, every learner
     is saved where it is. Going on later gives the same numbers, bit for bit.
     """
-    if processes < 1:
-        raise ValueError(f"processes={processes}: must be at least 1")
     # the slow ones first, so that no process is left alone with one of them at the end
     names = sorted(plan.learners, key=lambda name: not oco.LEARNERS[name].uses_sketch_size)
     if processes > 1 and len(names) > 1:
@@ -262,35 +261,49 @@ def _run_processes(
 ) -> bool:
     context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
     reports, stop = context.Queue(), context.Event()
-    # as arrays: tensors would travel through shared memory, which containers are short of
-    shared = (plan, data.name, data.X.numpy(), data.y.numpy(), directory, reports, stop)
-    with ProcessPoolExecutor(processes, context, _begin_worker, shared) as pool:
-        work: list[Future[bool]] = [pool.submit(_work, name) for name in names]
-        while not all(future.done() for future in work):
-            if stopped():
-                stop.set()
+    with tempfile.TemporaryDirectory(prefix="sketchy-") as scratch:
+        # a file that all workers map holds the rows once, and lets them begin at the same time
+        np.save(f"{scratch}/X.npy", data.X.numpy())
+        np.save(f"{scratch}/y.npy", data.y.numpy())
+        given = (plan, Path(scratch), directory, reports, stop)
+        with ProcessPoolExecutor(processes, context, _begin_worker, given) as pool:
+            with _deaf_children():
+                work: list[Future[bool]] = [pool.submit(_work, name) for name in names]
+            while not all(future.done() for future in work):
+                if stopped():
+                    stop.set()
+                with suppress(queue.Empty):
+                    report(*reports.get(timeout=0.1))
             with suppress(queue.Empty):
-                report(*reports.get(timeout=0.1))
-        while not reports.empty():
-            report(*reports.get())
-        try:
-            return all(future.result() for future in work)
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                "a worker process died, perhaps for want of memory; run again to go on"
-            ) from error
+                while True:
+                    report(*reports.get(timeout=0.1))
+            try:
+                return all(future.result() for future in work)
+            except BrokenProcessPool as error:
+                raise RuntimeError("a worker process died (out of memory?); run again to go on") from error
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes started within don't hear Ctrl-C: the parent does, and tells them when to stop."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _worker: dict[str, Any] = {}  # what a worker process was given when it began
 
 
-def _begin_worker(
-    plan: Plan, name: str, X: np.ndarray, y: np.ndarray, directory: Path, reports: Any, stop: Any
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, and says when to stop
+def _begin_worker(plan: Plan, scratch: Path, directory: Path, reports: Any, stop: Any) -> None:
     torch.set_num_threads(1)
-    data = Dataset(name, torch.from_numpy(X), torch.from_numpy(y))
-    _worker.update(plan=plan, data=data, directory=directory, reports=reports, stop=stop)
+    # mapped copy-on-write: torch wants memory that it may write to, and never does
+    X, y = (torch.from_numpy(np.load(scratch / f"{name}.npy", mmap_mode="c")) for name in "Xy")
+    _worker.update(plan=plan, data=Dataset(plan.data, X, y), directory=directory, reports=reports, stop=stop)
 
 
 def _work(name: str) -> bool:
