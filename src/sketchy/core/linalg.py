@@ -60,8 +60,8 @@ def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
     return torch.randn(rows, columns, generator=generator).to(like)
 
 
-def inverse_factor(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """L and L⁻ᵀ of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where they are not to be trusted.
+def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
+    """L of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where it is not to be trusted.
 
     Untrusted is where the columns of K are so close to dependent that those of K L⁻ᵀ may not be
     orthonormal to working precision, or so unequal that their squares span float32's range.
@@ -69,10 +69,8 @@ def inverse_factor(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     L, info = torch.linalg.cholesky_ex(W)
     length = W.diagonal(dim1=-2, dim2=-1).sqrt()
     sine = (L.diagonal(dim1=-2, dim2=-1) / length).amin(-1)
-    eye = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
-    inverse = torch.linalg.solve_triangular(L.mT, eye, upper=True)
     trusted = (info == 0) & (sine > _SAFE_SINE) & (length.amin(-1) > 1e-8 * length.amax(-1))
-    return L, inverse, ~trusted
+    return L, ~trusted
 
 
 def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -97,11 +95,12 @@ def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
     dependent. The vectors are orthonormal to working precision; squares of singular values are
     accurate to eps relative to the largest.
     """
-    L, inverse, unsafe = inverse_factor(T.mT @ T)
+    L, unsafe = cholesky(T.mT @ T)
     if some(unsafe):
         return left_singular(T, T.shape[-1])
     theta, V = torch.linalg.eigh(L.mT @ L)
-    return T @ (inverse @ V.flip(-1)), theta.flip(-1).clamp(min=0).sqrt()
+    V = torch.linalg.solve_triangular(L.mT, V.flip(-1), upper=True)
+    return T @ V, theta.flip(-1).clamp(min=0).sqrt()
 
 
 def fill(U: Tensor, live: Tensor) -> Tensor:

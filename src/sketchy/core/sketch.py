@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import (
+    cholesky,
     extreme_scale,
     fill,
     frobenius,
     gaussian,
-    inverse_factor,
     left_singular,
     left_singular_by_products,
     norm_bound,
@@ -149,15 +149,13 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     K = A.mT @ U  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
     W = K.mT @ K
     W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
-    _, inverse, unsafe = inverse_factor(W)
+    L, unsafe = cholesky(W)
     if some(unsafe):
         l = U.shape[-1]
         Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
-        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
-    else:
-        Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
-        T = Y @ inverse
-    return left_singular_by_products(T)
+        return left_singular(U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :], l)
+    Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
+    return left_singular_by_products(torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False))
 
 
 def _residual(U: Tensor, old: Tensor, A: Tensor, Z: Tensor, kept: Tensor) -> Callable[[Tensor], Tensor]:
@@ -165,8 +163,9 @@ def _residual(U: Tensor, old: Tensor, A: Tensor, Z: Tensor, kept: Tensor) -> Cal
     old, kept = old.to(U).unsqueeze(-2), kept.to(U).unsqueeze(-2)
 
     def apply(X: Tensor) -> Tensor:
-        before = (X @ U).mul_(old) @ U.mT + (X @ A) @ A.mT
-        return before.sub_((X @ Z).mul_(kept) @ Z.mT)
+        # products with few columns run faster from the left, those with few rows from the right
+        columns = A @ (X @ A).mT + U @ (X @ U).mul_(old).mT - Z @ (X @ Z).mul_(kept).mT
+        return columns.mT.contiguous()
 
     return apply
 

@@ -1,0 +1,1 @@
+"""Measurements against peers, interleaved in one run. Never timed tests."""

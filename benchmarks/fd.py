@@ -1,0 +1,225 @@
+"""Frequent Directions against a thin SVD, a dense eigendecomposition, its own products, and IncrementalPCA.
+
+    python -m benchmarks.fd [--threads N] [--rounds N]
+
+Ratios come with the quartiles over interleaved rounds. Nothing else should be running.
+"""
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.timing import exponent, interleave, ratio
+from sketchy import FrequentDirections
+from sketchy.core import sketch
+from sketchy.core.linalg import gaussian
+
+console = Console(width=110)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time Frequent Directions against its peers in one run."""
+
+    threads: int = 1
+    """Threads of torch and BLAS; 1 repeats best."""
+    rounds: int = 15
+    """Interleaved rounds."""
+    rows: int = 4000
+    """Real rows streamed in the comparison with IncrementalPCA."""
+
+
+def gradients(d: int, n: int, steps: int, exponent: float) -> list[Tensor]:
+    """Gaussian matrices whose covariance has the eigenvalues i^-exponent in one fixed basis."""
+    g = torch.Generator().manual_seed(0)
+    Q = torch.linalg.qr(torch.randn(d, d, generator=g))[0] * torch.arange(1, d + 1) ** (-exponent / 2)
+    return [Q @ torch.randn(d, n, generator=g) for _ in range(steps)]
+
+
+def warm(matrices: list[Tensor], rank: int) -> sketch.Sketch:
+    state = sketch.empty(len(matrices[0]), rank)
+    for A in matrices:
+        state = sketch.update(state, A, beta2=0.99, solver="subspace")
+    return state
+
+
+def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Callable[[], object]:
+    """The update with everything left out but its matrix products, as torch.mm of the same shapes."""
+    U, small = state.basis, torch.randn(state.rank, state.rank) / state.rank
+
+    def run() -> object:
+        K = torch.mm(A.T, U)
+        Y = torch.mm(A, K)  # with K, the power step
+        W = torch.mm(K.T, K)
+        T = torch.mm(Y, small)
+        G = torch.mm(T.T, T)
+        N, rotation = torch.mm(small.T, small), torch.mm(small, small)
+        Z = torch.mm(T, rotation)
+        X = probes
+        for _ in range(2 if X is not None else 0):
+            assert X is not None
+            columns = [torch.mm(F, torch.mm(X, F).T) for F in (A, U, Z)]
+            X = columns[0].T.contiguous()
+        return W, G, N, X
+
+    return run
+
+
+def one_update(options: Options) -> None:
+    """d = n = 1024, rank 256, float32: the subspace update against everything that could replace it."""
+    d = n = 1024
+    rank = 256
+    table = Table(title=f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)")
+    for column in ("spectrum", "contender", "time", "times the subspace update"):
+        table.add_column(column)
+    for power in (1.0, 2.0):
+        *before, A = gradients(d, n, 7, power)
+        state, W = warm(before, rank), gaussian(16, d, seed=1, like=A)
+        C = sum((B @ B.T for B in before), torch.zeros(d, d))
+        B = state.factor()
+        names = {
+            "subspace": "subspace update with certificate",
+            "bare": 'subspace update, certificate="none"',
+            "products": "torch.mm on the products of the first",
+            "bare products": "torch.mm on the products of the second",
+            "svd": "thin SVD of [√β₂ B, A]",
+            "exact": "exact update (QR + float64 SVD)",
+            "dense": "β₂ C + A Aᵀ and its eigendecomposition",
+        }
+        times = interleave(
+            {
+                "subspace": lambda: sketch.update(state, A, beta2=0.99, solver="subspace", probes=W),  # noqa: B023
+                "bare": lambda: sketch.update(state, A, beta2=0.99, solver="subspace"),  # noqa: B023
+                "products": own_products(state, A, W),
+                "bare products": own_products(state, A, None),
+                "svd": lambda: torch.linalg.svd(torch.cat([0.99**0.5 * B, A], 1), full_matrices=False),  # noqa: B023
+                "exact": lambda: sketch.update(state, A, beta2=0.99),  # noqa: B023
+                "dense": lambda: torch.linalg.eigh((0.99 * C).addmm_(A, A.T)),  # noqa: B023
+            },
+            rounds=options.rounds,
+            title=f"one update, eigenvalues i^-{power:.0f}",
+        )
+        for name, text in names.items():
+            table.add_row(f"i^-{power:.0f}", text, str(times[name]), ratio(times[name], times["subspace"]))
+        table.add_section()
+        over = ratio(times["subspace"], times["products"])
+        over_bare = ratio(times["bare"], times["bare products"])
+        table.caption = f"{table.caption or ''}\nover its own products, i^-{power:.0f}: {over} with certificate, {over_bare} without"
+    console.print(table)
+
+
+def growth(options: Options) -> None:
+    """How one subspace update grows in each of its sizes, the others fixed."""
+    table = Table(title="growth of one subspace update with certificate, float32 (1 is linear)")
+    for column in ("in", "sizes", "milliseconds", "fitted exponent"):
+        table.add_column(column)
+    base = {"d": 1024, "n": 1024, "rank": 64}
+    for name, sizes in {"d": [1024, 2048, 4096], "n": [1024, 2048, 4096], "rank": [32, 64, 128, 256]}.items():
+        contenders = {}
+        for size in sizes:
+            d, n, rank = ({**base, name: size}[key] for key in ("d", "n", "rank"))
+            *before, A = gradients(d, n, 3, 1.0)
+            state, W = warm(before, rank), gaussian(16, d, seed=1, like=A)
+            contenders[str(size)] = lambda s=state, A=A, W=W: sketch.update(
+                s, A, beta2=0.99, solver="subspace", probes=W
+            )
+        times = interleave(contenders, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
+        ordered = [times[str(size)] for size in sizes]
+        milliseconds = ", ".join(f"{1e3 * t.median:.2f}" for t in ordered)
+        table.add_row(name, ", ".join(map(str, sizes)), milliseconds, f"{exponent(sizes, ordered):.2f}")
+    console.print(table)
+
+
+def image_rows(rows: int) -> Tensor:
+    """Patches of 20 x 50 pixels from the two photographs that come with scikit-learn, in random order."""
+    from sklearn.datasets import load_sample_images
+
+    patches = []
+    for image in load_sample_images().images:
+        grey = torch.tensor(image).float().mean(-1) / 255
+        patches.append(grey.unfold(0, 20, 5).unfold(1, 50, 5).reshape(-1, 1000))
+    everything = torch.cat(patches)
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0))
+    return everything[order[:rows]].contiguous()
+
+
+def streaming(options: Options) -> None:
+    """Single real vectors, d = 1000, rank 50, against IncrementalPCA with batches of 50."""
+    from sklearn.decomposition import IncrementalPCA
+
+    rank = batch = 50
+    rows = image_rows(options.rows)
+    centred = rows - rows.mean(0)  # IncrementalPCA removes the mean; without one, both see the same matrix
+    C = centred.double().T @ centred.double()
+
+    def ours(solver: str) -> FrequentDirections:
+        fd = FrequentDirections(1000, rank, solver=solver)
+        for row in centred:
+            fd.update(row)
+        fd.error_bound  # noqa: B018 - folds what still waits
+        return fd
+
+    def ours_in_blocks() -> FrequentDirections:
+        fd = FrequentDirections(1000, rank)
+        for block in centred.split(batch):
+            fd.update(block.T)
+        return fd
+
+    def theirs() -> IncrementalPCA:
+        pca = IncrementalPCA(n_components=rank, batch_size=batch)
+        for block in centred.numpy().reshape(-1, batch, 1000):
+            pca.partial_fit(block)
+        return pca
+
+    contenders: dict[str, Callable[[], object]] = {
+        "FrequentDirections exact, vector by vector": lambda: ours("exact"),
+        "FrequentDirections exact, blocks of 50": ours_in_blocks,
+        "FrequentDirections subspace, vector by vector": lambda: ours("subspace"),
+        "scikit-learn IncrementalPCA, batches of 50": theirs,
+    }
+    times = interleave(contenders, rounds=3, repeats=1, title="streaming")
+    table = Table(
+        title=f"{len(rows)} image patches, d = 1000, rank {rank}, float32, {options.threads} thread(s)"
+    )
+    for column in ("method", "per vector", "times the first", "‖C - sketch‖ / ‖C‖", "certified"):
+        table.add_column(column)
+    first = times[next(iter(times))]
+    for name, run in contenders.items():
+        result = run()
+        if isinstance(result, FrequentDirections):
+            approximation, certified = (
+                result.dense(),
+                f"{result.error_bound / torch.linalg.matrix_norm(C, 2):.5f}",
+            )
+        else:
+            components = torch.from_numpy(result.components_).double()
+            lam = torch.from_numpy(result.singular_values_).double().square()
+            mean = torch.from_numpy(result.mean_).double()
+            approximation = (components.T * lam) @ components + len(rows) * torch.outer(mean, mean)
+            certified = "none"
+        error = torch.linalg.matrix_norm(C - approximation, 2) / torch.linalg.matrix_norm(C, 2)
+        micro = f"{1e6 * times[name].median / len(rows):.1f} µs"
+        table.add_row(name, micro, ratio(times[name], first), f"{error:.5f}", certified)
+    console.print(table)
+
+
+def main() -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.fd")
+    torch.set_num_threads(options.threads)
+    console.print(
+        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
+    )
+    one_update(options)
+    growth(options)
+    streaming(options)
+
+
+if __name__ == "__main__":
+    main()

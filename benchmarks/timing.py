@@ -1,0 +1,56 @@
+"""Interleaved timing: every contender in every round, so that a slow moment of the machine hits all."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rich.progress import track
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one contender, one number a round."""
+
+    rounds: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rounds)
+
+    def __str__(self) -> str:
+        low, _, high = statistics.quantiles(self.rounds, n=4)
+        return f"{1e3 * self.median:.2f} ms ({1e3 * low:.2f} to {1e3 * high:.2f})"
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int, repeats: int = 3, title: str = "timing"
+) -> dict[str, Times]:
+    """In each round, each contender once to warm its caches and then ``repeats`` times, the median kept."""
+    results: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in track(range(rounds), description=title, transient=True):
+        for name, run in contenders.items():
+            run()
+            seconds = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+            results[name].append(statistics.median(seconds))
+    return {name: Times(rounds) for name, rounds in results.items()}
+
+
+def ratio(slow: Times, fast: Times) -> str:
+    """slow / fast, the median over rounds with the quartiles: rounds are compared with themselves."""
+    ratios = [s / f for s, f in zip(slow.rounds, fast.rounds, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def exponent(sizes: list[int], times: list[Times]) -> float:
+    """The slope of log time against log size: 1 is linear."""
+    x = [math.log(s) for s in sizes]
+    y = [math.log(t.median) for t in times]
+    slope, _ = statistics.linear_regression(x, y)
+    return slope
