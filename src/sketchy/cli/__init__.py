@@ -10,8 +10,11 @@ def main() -> None:
         import tyro
 
         from sketchy.cli.demo import demo
+        from sketchy.cli.oco import oco
     except ImportError as error:
-        raise SystemExit(f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it")
+        raise SystemExit(
+            f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it"
+        ) from error
 
-    commands: dict[str, Callable[..., Any]] = {"demo": demo}
+    commands: dict[str, Callable[..., Any]] = {"demo": demo, "oco": oco}
     tyro.extras.subcommand_cli_from_dict(commands, prog="sketchy", description=__doc__)

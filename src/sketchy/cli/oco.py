@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import matplotlib  # noqa: F401 (wanted at the end of a run: better missed at its beginning)
 from rich import box
 from rich.console import Console
 from rich.progress import (

@@ -4,6 +4,9 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure  # not pyplot, which keeps figures and looks for a screen
+from matplotlib.ticker import LogLocator, NullLocator
+
 # told apart by readers who see colours differently
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
 LOG_FROM = 4.0  # values further apart than this factor are drawn on a log axis
@@ -12,18 +15,19 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
-    """Average loss so far against the share of the data seen; the learners best first in the legend."""
+    """Average loss so far against the share of the data seen; the first curve lies on top."""
     figure, axes = _figure(title)
     shown = []
-    for (name, (shares, losses)), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
-        axes.plot([100 * share for share in shares], losses, color=colour, label=f"{name}  {losses[-1]:.4g}")
+    for depth, (name, (shares, losses)) in enumerate(curves.items()):
+        percent, label = [100 * share for share in shares], f"{name}  {losses[-1]:.4g}"
+        axes.plot(percent, losses, color=_colour(name, curves), label=label, zorder=3 - depth / len(curves))
         shown += [loss for loss in losses if 0 < loss < float("inf")]
     if shown and max(shown) > LOG_FROM * min(shown):
         axes.set_yscale("log")
         if max(shown) < 30 * min(shown):  # less than two powers of ten: name the steps between
-            axes.yaxis.set_major_locator(_ticker().LogLocator(subs=(1, 2, 3, 5)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_locator(_ticker().NullLocator())
+            axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the data seen (%)")
     axes.set_ylabel("average loss so far")
@@ -34,27 +38,20 @@ def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
 def powers(curves: Mapping[str, Curve], *, title: str, x: str, y: str) -> bytes:
     """Curves on two log axes, where a power law is a line."""
     figure, axes = _figure(title)
-    for (name, (xs, ys)), colour in zip(curves.items(), _cycle(len(curves)), strict=True):
-        axes.loglog(xs, ys, "o-", markersize=4, color=colour, label=name)
+    for name, (xs, ys) in curves.items():
+        axes.loglog(xs, ys, "o-", markersize=4, color=_colour(name, curves), label=name)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False)
     return _png(figure)
 
 
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+def _colour(name: str, curves: Mapping[str, Curve]) -> str:
+    """By name, so that a learner keeps its colour from one data set to the next."""
+    return COLOURS[sorted(curves).index(name) % len(COLOURS)]
 
 
-def _ticker() -> Any:
-    from matplotlib import ticker
-
-    return ticker
-
-
-def _figure(title: str) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # not pyplot, which keeps figures and looks for a screen
-
+def _figure(title: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=(8.5, 4.8), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, fontsize=10, loc="left")
@@ -63,7 +60,7 @@ def _figure(title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _png(figure: Any) -> bytes:
+def _png(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()
