@@ -59,7 +59,7 @@ def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest
     ("options", "message"),
     [
         ({"data": "nothing"}, "data='nothing': no such file, and no known set; known are a9a"),
-        ({"learners": ("sgd",)}, "name='sgd': must be one of ogd, adagrad"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
         ({"rows": 0}, "rows=0: must be from 1 to 1797"),
         ({"grid": 0}, "grid=0: must be at least 1"),
         ({"processes": 0}, "processes=0: must be at least 1"),

@@ -118,9 +118,9 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learners": ("sgd",)}, "name='sgd': must be one of ogd, adagrad"),
-        ({"learners": ()}, "must be one or more different ones of ogd, adagrad"),
-        ({"learners": ("ogd", "ogd")}, "must be one or more different ones"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
+        ({"learners": ()}, "must be different ones of ogd, adagrad"),
+        ({"learners": ("ogd", "ogd")}, "must be different ones"),
         ({"grid": 0}, "grid=0: must be at least 1"),
     ],
 )

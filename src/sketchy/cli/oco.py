@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments import plot, sweep, table
@@ -55,7 +56,7 @@ def oco(
         processes: How many learners run at the same time.
     """
     out = out or Path("runs") / Path(data).name
-    console = Console()
+    console = Console(markup=False, highlight=False)  # names of files may look like markup
     with user_mistakes("sketchy oco"):
         names = tuple(name for word in learners for name in word.split(","))
         dataset = load(data, directory=data_dir, download=download, rows=rows, shuffle=shuffle)
@@ -94,7 +95,7 @@ def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
     sweep.write(
         out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan))
     )
-    shown = Table(*table.HEADER, title=table.title(plan), box=box.SIMPLE, title_justify="left")
+    shown = Table(*table.HEADER, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")
     for line in table.cells(plan, rows):
         shown.add_row(*line)
     console.print(shown)

@@ -77,10 +77,9 @@ def plan(
     shuffle: int | None = None,
 ) -> Plan:
     """A checked plan for these rows; ``shuffle`` is the seed they were shuffled with, for the record."""
-    if not learners or len(set(learners)) < len(learners):
-        raise ValueError(
-            f"learners={learners}: must be one or more different ones of {', '.join(oco.LEARNERS)}"
-        )
+    if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(oco.LEARNERS):
+        given = " ".join(learners)
+        raise ValueError(f"learners={given!r}: must be different ones of {', '.join(oco.LEARNERS)}")
     if grid < 1:
         raise ValueError(f"grid={grid}: must be at least 1, the number of settings for each learner")
     for name in learners:  # raises what the learner has to say against its options
@@ -301,6 +300,7 @@ _worker: dict[str, Any] = {}  # what a worker process was given when it began
 
 def _begin_worker(plan: Plan, scratch: Path, directory: Path, reports: Any, stop: Any) -> None:
     torch.set_num_threads(1)
+    reports.cancel_join_thread()  # a parent that listens no more must not keep this process from ending
     # mapped copy-on-write: torch wants memory that it may write to, and never does
     X, y = (torch.from_numpy(np.load(scratch / f"{name}.npy", mmap_mode="c")) for name in "Xy")
     _worker.update(plan=plan, data=Dataset(plan.data, X, y), directory=directory, reports=reports, stop=stop)

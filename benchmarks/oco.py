@@ -1,0 +1,146 @@
+"""The online table: its time as a whole, its growth with d, and what running a grid together saves.
+
+    SKETCHY_DATA=... python -m benchmarks.oco [--processes N] [--rounds N]
+
+Nothing else should be running.
+"""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks.timing import Times, exponent, interleave, ratio
+from sketchy import oco
+from sketchy.experiments import sweep, table
+from sketchy.experiments.data import Dataset, load
+
+WIDTHS = [1024, 2048, 4096, 8192]
+console = Console(width=110)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time the online table: as a whole, by width, and against one setting at a time."""
+
+    processes: int = 2
+    """Learners that run at the same time in the whole table."""
+    rounds: int = 3
+    """Interleaved rounds of the other measurements."""
+    data: str = "a9a"
+    """The data set of the table."""
+    slice_rows: int = 300
+    """Rows for the comparison with one setting at a time."""
+    slice_settings: int = 7
+    """Settings that are run one at a time, evenly taken from the 49."""
+
+
+def whole_table(data: Dataset, options: Options) -> None:
+    """All rows, six learners, 49 settings each: what `sketchy oco` does, from reading on."""
+    began = time.perf_counter()
+    plan = sweep.plan(data)
+    with tempfile.TemporaryDirectory() as out:
+        if not sweep.run(plan, data, Path(out), processes=options.processes):
+            raise RuntimeError("stopped")
+        seconds = time.perf_counter() - began
+        results = sweep.results(plan, Path(out))
+    shown = Table(title=f"{table.title(plan)}; {options.processes} processes: {seconds:.1f} s")
+    for column in ("learner", "seconds of its process", "µs a row", "average loss", "paper"):
+        shown.add_column(column)
+    losses = {row.learner: row.average_loss for row in table.ranking(table.rows(plan, results))}
+    for result in results:
+        paper = table.PAPER.get(plan.data, {}).get(result.learner, "")
+        micro = f"{1e6 * result.seconds / plan.rows:.0f}"
+        shown.add_row(result.learner, f"{result.seconds:.1f}", micro, f"{losses[result.learner]:.4f}", paper)
+    console.print(shown)
+
+
+def player(name: str, X: Tensor, y: Tensor, eta: Tensor, delta: Tensor) -> Callable[[], object]:
+    """Plays all rows with a new learner."""
+
+    def run() -> object:
+        learner = oco.make(name, X.shape[1], eta=eta, delta=delta, sketch_size=sweep.SKETCH_SIZE)
+        return list(oco.play(learner, oco.loss.logistic, X, y))
+
+    return run
+
+
+def growth(options: Options) -> None:
+    """Time a row against the width: linear is the promise, exponent 1."""
+    rows = 24  # enough to fill the sketch
+    g = torch.Generator().manual_seed(0)
+    shown = Table(title=f"ms a row by d: 49 settings, sketch size 10, {rows} normal rows, one thread")
+    for column in ("learner", *(f"d = {d}" for d in WIDTHS), "exponent"):
+        shown.add_column(column)
+    streams = {d: torch.randn(rows, d, generator=g, dtype=torch.float64) / d**0.5 for d in WIDTHS}
+    y = torch.rand(rows, generator=g) > 0.5
+    for name in sweep.PAPER_LEARNERS:
+        contenders = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
+        times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
+        cells = [f"{1e3 * times[str(d)].median / rows:.2f}" for d in WIDTHS]
+        shown.add_row(name, *cells, f"{exponent(WIDTHS, [times[str(d)] for d in WIDTHS]):.2f}")
+    console.print(shown)
+
+
+def one_by_one(data: Dataset, options: Options) -> None:
+    """The grid in one pass against a pass for each setting, which is what the published code does."""
+    count, rows = options.slice_settings, min(options.slice_rows, data.rows)
+    chosen = torch.linspace(0, sweep.GRID_POINTS - 1, count).round().long()
+    shown = Table(
+        title=f"{sweep.GRID_POINTS} settings over the first {rows} rows of {data.name}, one thread; "
+        f"'one by one' is measured on {count} of them and multiplied by {sweep.GRID_POINTS}/{count}"
+    )
+    for column in ("learner", "together, s", "one by one, s", "ratio"):
+        shown.add_column(column)
+    X, y = data.X[:rows].double(), data.y[:rows]
+    together, apart = [0.0] * options.rounds, [0.0] * options.rounds
+    for name in sweep.PAPER_LEARNERS:
+        eta, delta = sweep.settings(name)
+        singles = [player(name, X, y, eta[i : i + 1], delta[i : i + 1]) for i in chosen.tolist()]
+        contenders: dict[str, Callable[[], object]] = {
+            "together": player(name, X, y, eta, delta),
+            "apart": partial(_each, singles),
+        }
+        times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
+        extrapolated = Times([seconds * sweep.GRID_POINTS / count for seconds in times["apart"].rounds])
+        shown.add_row(name, *_compared(extrapolated, times["together"]))
+        together = [a + b for a, b in zip(together, times["together"].rounds, strict=True)]
+        apart = [a + b for a, b in zip(apart, extrapolated.rounds, strict=True)]
+    shown.add_row("all", *_compared(Times(apart), Times(together)), style="bold")
+    console.print(shown)
+
+
+def _each(runs: list[Callable[[], object]]) -> None:
+    for run in runs:
+        run()
+
+
+def _compared(slow: Times, fast: Times) -> tuple[str, str, str]:
+    return f"{fast.median:.2f}", f"{slow.median:.2f}", ratio(slow, fast)
+
+
+def main() -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.oco")
+    torch.set_num_threads(1)
+    console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
+    try:
+        data = load(options.data)
+    except ValueError as error:
+        raise SystemExit(f"benchmarks.oco: {error}") from None
+    whole_table(data, options)
+    growth(options)
+    one_by_one(data, options)
+
+
+if __name__ == "__main__":
+    main()
