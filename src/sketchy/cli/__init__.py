@@ -17,4 +17,8 @@ def main() -> None:
         ) from error
 
     commands: dict[str, Callable[..., Any]] = {"demo": demo, "oco": oco}
-    tyro.extras.subcommand_cli_from_dict(commands, prog="sketchy", description=__doc__)
+    tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog="sketchy",
+        description="Second-order training that fits in memory: sketches, online learning, experiments.",
+    )
