@@ -75,43 +75,39 @@ def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Call
 def one_update(options: Options) -> None:
     """d = n = 1024, rank 256, float32: the subspace update against everything that could replace it."""
     d = n = 1024
-    rank = 256
-    table = Table(title=f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)")
-    for column in ("spectrum", "contender", "time", "times the subspace update"):
-        table.add_column(column)
-    for power in (1.0, 2.0):
+    rank, beta2 = 256, 0.99
+    ours, bare = "subspace update with certificate", 'subspace update, certificate="none"'
+    products, bare_products = "torch.mm, the products of the first", "torch.mm, the products of the second"
+
+    def contenders(power: float) -> dict[str, Callable[[], object]]:
         *before, A = gradients(d, n, 7, power)
-        state, W = warm(before, rank), gaussian(16, d, seed=1, like=A)
-        C = sum((B @ B.T for B in before), torch.zeros(d, d))
-        B = state.factor()
-        names = {
-            "subspace": "subspace update with certificate",
-            "bare": 'subspace update, certificate="none"',
-            "products": "torch.mm on the products of the first",
-            "bare products": "torch.mm on the products of the second",
-            "svd": "thin SVD of [√β₂ B, A]",
-            "exact": "exact update (QR + float64 SVD)",
-            "dense": "β₂ C + A Aᵀ and its eigendecomposition",
+        state, probes = warm(before, rank), gaussian(16, d, seed=1, like=A)
+        C, B = sum((G @ G.T for G in before), torch.zeros(d, d)), state.factor()
+        return {
+            ours: lambda: sketch.update(state, A, beta2=beta2, solver="subspace", probes=probes),
+            bare: lambda: sketch.update(state, A, beta2=beta2, solver="subspace"),
+            products: own_products(state, A, probes),
+            bare_products: own_products(state, A, None),
+            "thin SVD of [√β₂ B, A]": lambda: torch.linalg.svd(
+                torch.cat([beta2**0.5 * B, A], 1), full_matrices=False
+            ),
+            "exact update (QR + float64 SVD)": lambda: sketch.update(state, A, beta2=beta2),
+            "β₂ C + A Aᵀ, eigendecomposition": lambda: torch.linalg.eigh((beta2 * C).addmm_(A, A.T)),
         }
-        times = interleave(
-            {
-                "subspace": lambda: sketch.update(state, A, beta2=0.99, solver="subspace", probes=W),  # noqa: B023
-                "bare": lambda: sketch.update(state, A, beta2=0.99, solver="subspace"),  # noqa: B023
-                "products": own_products(state, A, W),
-                "bare products": own_products(state, A, None),
-                "svd": lambda: torch.linalg.svd(torch.cat([0.99**0.5 * B, A], 1), full_matrices=False),  # noqa: B023
-                "exact": lambda: sketch.update(state, A, beta2=0.99),  # noqa: B023
-                "dense": lambda: torch.linalg.eigh((0.99 * C).addmm_(A, A.T)),  # noqa: B023
-            },
-            rounds=options.rounds,
-            title=f"one update, eigenvalues i^-{power:.0f}",
-        )
-        for name, text in names.items():
-            table.add_row(f"i^-{power:.0f}", text, str(times[name]), ratio(times[name], times["subspace"]))
+
+    table = Table(title=f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)")
+    for column in ("λ", "contender", "time", "times the first"):
+        table.add_column(column)
+    notes = []
+    for power in (1.0, 2.0):
+        spectrum = f"i^-{power:.0f}"
+        times = interleave(contenders(power), rounds=options.rounds, title=f"one update, λ = {spectrum}")
+        for name, measured in times.items():
+            table.add_row(spectrum, name, str(measured), ratio(measured, times[ours]))
         table.add_section()
-        over = ratio(times["subspace"], times["products"])
-        over_bare = ratio(times["bare"], times["bare products"])
-        table.caption = f"{table.caption or ''}\nover its own products, i^-{power:.0f}: {over} with certificate, {over_bare} without"
+        over, over_bare = ratio(times[ours], times[products]), ratio(times[bare], times[bare_products])
+        notes.append(f"over its own products, λ = {spectrum}: {over} with certificate, {over_bare} without")
+    table.caption = "\n".join(notes)
     console.print(table)
 
 
@@ -159,29 +155,32 @@ def streaming(options: Options) -> None:
     centred = rows - rows.mean(0)  # IncrementalPCA removes the mean; without one, both see the same matrix
     C = centred.double().T @ centred.double()
 
-    def ours(solver: str) -> FrequentDirections:
+    # each returns its approximation of C, to be formed outside the timing, and what it certifies
+    Result = tuple[Callable[[], Tensor], Tensor | None]
+
+    def ours(solver: str, blocks: int) -> Result:
         fd = FrequentDirections(1000, rank, solver=solver)
-        for row in centred:
-            fd.update(row)
-        fd.error_bound  # noqa: B018 - folds what still waits
-        return fd
-
-    def ours_in_blocks() -> FrequentDirections:
-        fd = FrequentDirections(1000, rank)
-        for block in centred.split(batch):
+        for block in centred if blocks == 1 else centred.split(blocks):
             fd.update(block.T)
-        return fd
+        return fd.dense, fd.error_bound  # reading the bound folds what still waits
 
-    def theirs() -> IncrementalPCA:
+    def theirs() -> Result:
         pca = IncrementalPCA(n_components=rank, batch_size=batch)
         for block in centred.numpy().reshape(-1, batch, 1000):
             pca.partial_fit(block)
-        return pca
 
-    contenders: dict[str, Callable[[], object]] = {
-        "FrequentDirections exact, vector by vector": lambda: ours("exact"),
-        "FrequentDirections exact, blocks of 50": ours_in_blocks,
-        "FrequentDirections subspace, vector by vector": lambda: ours("subspace"),
+        def dense() -> Tensor:
+            lam, mean = (torch.tensor(x).double() for x in (pca.singular_values_**2, pca.mean_))
+            V = torch.tensor(pca.components_).double()
+            return (V.T * lam) @ V + len(rows) * torch.outer(mean, mean)
+
+        return dense, None
+
+    contenders: dict[str, Callable[[], Result]] = {
+        "FrequentDirections exact, vector by vector": lambda: ours("exact", 1),
+        "FrequentDirections exact, blocks of 50": lambda: ours("exact", batch),
+        "FrequentDirections subspace, vector by vector": lambda: ours("subspace", 1),
+        "FrequentDirections subspace, blocks of 50": lambda: ours("subspace", batch),
         "scikit-learn IncrementalPCA, batches of 50": theirs,
     }
     times = interleave(contenders, rounds=3, repeats=1, title="streaming")
@@ -190,32 +189,20 @@ def streaming(options: Options) -> None:
     )
     for column in ("method", "per vector", "times the first", "‖C - sketch‖ / ‖C‖", "certified"):
         table.add_column(column)
-    first = times[next(iter(times))]
+    first, largest = times[next(iter(times))], torch.linalg.matrix_norm(C, 2)
     for name, run in contenders.items():
-        result = run()
-        if isinstance(result, FrequentDirections):
-            approximation, certified = (
-                result.dense(),
-                f"{result.error_bound / torch.linalg.matrix_norm(C, 2):.5f}",
-            )
-        else:
-            components = torch.from_numpy(result.components_).double()
-            lam = torch.from_numpy(result.singular_values_).double().square()
-            mean = torch.from_numpy(result.mean_).double()
-            approximation = (components.T * lam) @ components + len(rows) * torch.outer(mean, mean)
-            certified = "none"
-        error = torch.linalg.matrix_norm(C - approximation, 2) / torch.linalg.matrix_norm(C, 2)
+        approximation, certified = run()
+        error = torch.linalg.matrix_norm(C - approximation(), 2) / largest
         micro = f"{1e6 * times[name].median / len(rows):.1f} µs"
-        table.add_row(name, micro, ratio(times[name], first), f"{error:.5f}", certified)
+        known = "none" if certified is None else f"{certified / largest:.5f}"
+        table.add_row(name, micro, ratio(times[name], first), f"{error:.5f}", known)
     console.print(table)
 
 
 def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.fd")
     torch.set_num_threads(options.threads)
-    console.print(
-        f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread(s)"
-    )
+    console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
     one_update(options)
     growth(options)
     streaming(options)
