@@ -5,19 +5,37 @@ from typing import Any
 from sketchy.oco import domain as domain
 from sketchy.oco import loss as loss
 from sketchy.oco.ada_fd import AdaFD as AdaFD
+from sketchy.oco.ada_lr import AdaLR as AdaLR
 from sketchy.oco.adagrad import AdaGrad as AdaGrad
+from sketchy.oco.epoch_adagrad import EpochAdaGrad as EpochAdaGrad
 from sketchy.oco.fd_son import FDSON as FDSON
+from sketchy.oco.full_adagrad import FullAdaGrad as FullAdaGrad
+from sketchy.oco.ggt import GGT as GGT
 from sketchy.oco.learner import Learner as Learner
 from sketchy.oco.ogd import OGD as OGD
 from sketchy.oco.play import Sums as Sums
 from sketchy.oco.play import checkpoints as checkpoints
 from sketchy.oco.play import play as play
+from sketchy.oco.radagrad import RadaGrad as RadaGrad
 from sketchy.oco.rfd_son import RFDSON as RFDSON
 from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad
+from sketchy.oco.son import SON as SON
 
-LEARNERS: dict[str, type[Learner]] = {
-    learner.name: learner for learner in (OGD, AdaGrad, SAdaGrad, AdaFD, FDSON, RFDSON)
-}
+_CLASSES: tuple[type[Learner], ...] = (
+    OGD,
+    AdaGrad,
+    FullAdaGrad,
+    SAdaGrad,
+    AdaFD,
+    SON,
+    FDSON,
+    RFDSON,
+    AdaLR,
+    RadaGrad,
+    EpochAdaGrad,
+    GGT,
+)
+LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in _CLASSES}
 
 
 def make(name: str, dim: int, *, sketch_size: int = 10, **options: Any) -> Learner:

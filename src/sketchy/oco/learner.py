@@ -26,7 +26,7 @@ class Learner(ABC):
 
     name: ClassVar[str]
     uses_sketch_size: ClassVar[bool] = False
-    _tensors: ClassVar[tuple[str, ...]] = ()
+    _tensors: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class Learner(ABC):
         """One round: learn the gradient at ``point``, move, and project on the domain."""
         if gradient.shape != self.point.shape:
             raise ValueError(
-                f"gradient has the shape {tuple(gradient.shape)}: must be {tuple(self.point.shape)}, the point's"
+                f"gradient has the shape {tuple(gradient.shape)}: must be that of the point, "
+                f"{tuple(self.point.shape)}"
             )
         g = gradient.to(self.dtype)
         self.round += 1

@@ -5,18 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# An eigenvalue at or below this share of the largest is rounding noise and counts as zero.
-THRESHOLD = 1e-14
+from sketchy.core.rank_one import NOISE
 
 
 def pseudo_power(mu: Tensor, power: float, largest: Tensor | None = None) -> Tensor:
-    """mu^power for eigenvalues mu (..., n) >= 0, with 0^power = 0 (Moore-Penrose, Sec. 4.1).
+    """mu^power for eigenvalues mu (P, n) >= 0, with 0^power = 0 (Moore-Penrose, Sec. 4.1).
 
-    Noise counts as zero: what is at or below 1e-14 of ``largest`` (by default the row's maximum).
+    Noise counts as zero: what is at or below 1e-14 of ``largest`` (P, 1), by default the maximum of each row.
     """
     largest = mu.amax(-1, keepdim=True) if largest is None else largest
-    live = ~(mu <= THRESHOLD * largest)  # nan is live: a diverged setting must show
-    return torch.where(live, torch.where(live, mu, 1.0) ** power, 0.0)
+    return mu.pow(power).masked_fill_(mu <= NOISE * largest, 0.0)  # nan stays: a diverged setting must show
 
 
 @dataclass(frozen=True)
@@ -54,3 +52,18 @@ class Dense:
 
 
 Norm = Diagonal | LowRank | Dense
+
+
+def eigh(S: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (P, n), ascending, not negative, and eigenvectors (P, n, n) of positive matrices S.
+
+    The eigenvalues are nan where S isn't finite; LAPACK would raise for the whole batch.
+    """
+    broken = ~S.isfinite().all(-1).all(-1)
+    lam, V = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), 0.0))
+    return lam.clamp(min=0).masked_fill(broken.unsqueeze(-1), torch.nan), V
+
+
+def apply(V: Tensor, weights: Tensor, x: Tensor) -> Tensor:
+    """V diag(weights) Vᵀ x for x (P, d)."""
+    return (V @ (weights.unsqueeze(-1) * (V.mT @ x.unsqueeze(-1)))).squeeze(-1)

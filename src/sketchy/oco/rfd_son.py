@@ -7,9 +7,10 @@ from sketchy.oco.sketched import Sketched
 
 
 class RFDSON(Sketched):
-    """RFD-SON (Luo et al. 2019): w ← w - (Ḡ + α I)⁻¹ g, Ḡ the FD sketch of Σ g gᵀ / (η t), α = δ + ρ_{1:t} / 2.
+    """RFD-SON (Luo et al. 2019): w ← w - (Ḡ + α I)⁻¹ g, Ḡ the FD sketch of Σ g gᵀ / (η t).
 
-    Robust Frequent Directions adds half of what escapes to the diagonal. δ = 0 is RFD_0, the paper's setting.
+    Robust Frequent Directions adds half of what escapes to the diagonal, α = δ + ρ_{1:t} / 2. δ = 0 is RFD_0,
+    the paper's setting.
     """
 
     name = "rfd-son"

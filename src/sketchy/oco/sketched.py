@@ -11,7 +11,7 @@ from sketchy.oco.learner import Learner
 from sketchy.oco.norm import LowRank, Norm
 
 # Each update rotates the basis and adds rounding to it; a correction now and then keeps it orthonormal.
-_CORRECT_EVERY = 64
+CORRECT_EVERY = 64
 
 
 class Sketched(Learner):
@@ -27,7 +27,9 @@ class Sketched(Learner):
 
     def __init__(self, dim: int, *, sketch_size: int = 10, **options: Any) -> None:
         if sketch_size < 2:
-            raise ValueError(f"sketch_size={sketch_size}: must be at least 2 (one kept direction and a free one)")
+            raise ValueError(
+                f"sketch_size={sketch_size}: must be at least 2 (one kept direction and a free one)"
+            )
         self.sketch_size = min(sketch_size, dim)
         super().__init__(dim, **options)
 
@@ -44,7 +46,7 @@ class Sketched(Learner):
             self._diagonal = torch.add(self._diagonal, folded.escaped, alpha=self.escaped_share)
         step = folded.combine(self._inverse(self._eigenvalues, self._diagonal))
         self._basis = folded.basis()
-        if self.round % _CORRECT_EVERY == 0:
+        if self.round % CORRECT_EVERY == 0:
             self._basis = orthonormal(self._basis)
         return step
 

@@ -1,0 +1,50 @@
+"""RadaGrad."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core.linalg import gaussian
+from sketchy.oco.learner import Learner
+from sketchy.oco.norm import LowRank, Norm, pseudo_power
+
+
+class RadaGrad(Learner):
+    """RadaGrad (Krummenacher et al. 2016): AdaGrad from the random projection G Π alone; O(d l) memory.
+
+    With Π Gaussian (d, l) of variance 1/l, drawn once from ``seed``: S ← S + g (Πᵀ g)ᵀ, Q R = S the QR
+    decomposition, U Σ Wᵀ = Sᵀ Q the SVD, V = Q W, and w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ g]: what
+    lies outside the basis takes a plain gradient step. All settings share Π. No regret bound is known.
+    """
+
+    name = "radagrad"
+    uses_sketch_size = True
+    _tensors = ("projection", "sketch", "basis", "roots")
+
+    def __init__(self, dim: int, *, sketch_size: int = 10, seed: int = 0, **options: Any) -> None:
+        if sketch_size < 1:
+            raise ValueError(f"sketch_size={sketch_size}: must be at least 1")
+        self.sketch_size, self.seed = min(sketch_size, dim), seed
+        super().__init__(dim, **options)
+
+    def _begin(self) -> None:
+        l = self.sketch_size
+        self._projection = gaussian(self.dim, l, seed=self.seed, like=self.eta) / l**0.5
+        self._sketch = self._zeros(self.dim, l)
+        self._basis, self._roots = self._zeros(l, self.dim), self._zeros(l)
+
+    def _step(self, g: Tensor) -> Tensor:
+        self._sketch = torch.baddbmm(self._sketch, g.unsqueeze(-1), (g @ self._projection).unsqueeze(-2))
+        broken = ~self._sketch.isfinite().all(-1).all(-1)
+        S = self._sketch.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises on nan
+        Q, _ = torch.linalg.qr(S)
+        _, sigma, W = torch.linalg.svd(S.mT @ Q)
+        V = self._basis = W @ Q.mT
+        self._roots = sigma.sqrt().masked_fill(broken.unsqueeze(-1), torch.nan)
+        y = (V @ g.unsqueeze(-1)).squeeze(-1)
+        inside = y * (pseudo_power(self._roots + self.delta, -1.0) - 1)
+        return self.eta * (g + (inside.unsqueeze(1) @ V).squeeze(1))
+
+    def _norm(self) -> Norm | None:
+        return LowRank(self._basis, self._roots + self.delta, torch.ones_like(self.delta))
