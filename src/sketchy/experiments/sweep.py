@@ -309,11 +309,13 @@ def _begin_worker(plan: Plan, scratch: Path, directory: Path, reports: Any, stop
 def _work(name: str) -> bool:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    return _play(
-        _worker["plan"],
-        _worker["data"],
-        _worker["directory"],
-        name,
-        report=lambda learner, rounds: _worker["reports"].put((learner, rounds)),
-        stopped=lambda: _worker["stop"].is_set() or not parent.is_alive(),
-    )
+
+    def stopped() -> bool:
+        return bool(_worker["stop"].is_set()) or not parent.is_alive()
+
+    def report(learner: str, rounds: int) -> None:
+        _worker["reports"].put((learner, rounds))
+
+    if stopped():  # while this learner was waiting for its turn
+        return False
+    return _play(_worker["plan"], _worker["data"], _worker["directory"], name, report, stopped)
