@@ -29,11 +29,12 @@ class FrequentDirections:
         dim: length d of the vectors.
         rank: columns l of B, of which l - 1 are live and the last is zero; at least 2, clipped to
             ``dim``. At rank = dim, B Bᵀ + ρ I equals C.
-        decay: β₂ in [0, 1]; each call of :meth:`update` turns C into β₂ C + A Aᵀ.
+        decay: β₂ in [0, 1]; each call of ``update`` turns C into β₂ C + A Aᵀ.
         solver: ``"exact"`` (thin SVD, the paper's) or ``"subspace"`` (a warm-started power step: matrix
             products, some ten times faster on wide updates, of like accuracy).
-        dtype, device: of the basis and of the vectors; float32 or float64. Squared quantities
-            (eigenvalues, masses, bounds) are float64 always.
+        dtype: of the basis and of the vectors, float32 or float64; torch's default if not given. Squared
+            quantities (eigenvalues, masses, bounds) are float64 always.
+        device: of everything; torch's default if not given.
         certificate: how the subspace solver bounds its error. ``"probe"``: random probes, a few
             times the truth; each update's bound fails with ``failure_probability`` at most.
             ``"none"``: no probes; the bound rests on traces, always valid and far larger.
@@ -241,7 +242,7 @@ class FrequentDirections:
         return {**tensors, "waiting": waiting, "count": self._count, "folds": self._folds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken: bit for bit, given the same options."""
+        """Continue where ``state_dict`` was taken: bit for bit, given the same options."""
         expected = self.state_dict()
         if state.keys() != expected.keys():
             raise ValueError(f"state has the keys {sorted(state)}: must have exactly {sorted(expected)}")

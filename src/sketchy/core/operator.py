@@ -14,7 +14,7 @@ from sketchy.core.sketch import Sketch
 
 @dataclass(frozen=True)
 class Compensated:
-    """G̃ = U diag(λ) Uᵀ + ρ I of Alg. 2 and 3: the sketch with the escaped mass added back.
+    """G̃ = U diag(λ) Uᵀ + ρ I of Alg. 2 and Alg. 3: the sketch with the escaped mass added back.
 
     An eigenvalue at or below ``threshold`` times the largest counts as zero, and zero has the
     inverse zero (Moore-Penrose, Sec. 4.1): what is rounding noise is never inverted.
