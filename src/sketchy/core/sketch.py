@@ -7,7 +7,6 @@ Gradients may be float32; squared quantities (eigenvalues, masses, bounds) are f
 they are l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,8 +23,6 @@ from sketchy.core.linalg import (
     norm_bound,
     some,
 )
-
-SOLVERS = ("exact", "subspace")
 
 # What rounding leaves of a zero singular value (exact) or Ritz value (subspace), relative to the
 # largest and in units of eps. At or below it a direction counts as empty.
@@ -96,38 +93,21 @@ def update(
     matrix products (subspace).
     """
     dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
-    old = beta2 * sketch.eigenvalues
-    norm = frobenius(A)
-    scale = extreme_scale(torch.maximum(norm, old[..., 0].sqrt()))
+    lam, norm = beta2 * sketch.eigenvalues, frobenius(A)
+    scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
     if some(scale != 1):  # from here to the return, everything is in units of the scale
         A = A / scale.to(dtype).unsqueeze(-1).unsqueeze(-1)
-        old, norm = old / scale.square().unsqueeze(-1), norm / scale
-    U, root = sketch.basis, old.sqrt().to(dtype)
+        lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
-    if solver == "exact":
-        M = torch.cat([U * root.unsqueeze(-2), A], dim=-1)
-        U, sigma = left_singular(M, sketch.rank)
-        noise = _NOISE * eps
-    else:
-        U, sigma = _subspace_step(U, root, A)
-        noise = (_NOISE * eps) ** 0.5
-    sigma = sigma.double()
-    live = sigma > noise * sigma[..., :1]
-    sigma = torch.where(live, sigma, 0.0)
-    U = fill(U, live)
-
+    U, sigma = _STEPS[solver](sketch.basis, lam.sqrt().to(dtype), A)
+    U = fill(U, live=sigma > 0)
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
     lost = escaped = cut.squeeze(-1).square()
     if solver == "subspace":
-        mass = old.sum(-1) + norm.square()
-        trace = (mass - kept.sum(-1)).clamp(min=0) + _NOISE * eps * mass
-        # C' - B Bᵀ is positive: the cut on l directions, which counts once in the norm, and a rest
-        lost = torch.maximum(escaped, trace - (sketch.rank - 1) * escaped)
-        if probes is not None:
-            width = torch.maximum(escaped, torch.maximum(trace / sketch.dim, eps * mass))
-            D = _residual(sketch.basis, old, A, U, kept)
-            lost = torch.minimum(lost, norm_bound(D, probes, width, failure_probability))
+        mass = lam.sum(-1) + norm.square()
+        D = _Residual(sketch.basis, lam, A, U, kept)
+        lost = _subspace_loss(D, mass, escaped, probes, failure_probability)
     lost = lost + _ROUNDING[dtype] * eps * sigma[..., 0].square()
 
     square = scale.square()
@@ -139,35 +119,77 @@ def update(
     )
 
 
+def _exact_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6): never A Aᵀ, which squares."""
+    M = torch.cat([U * root.unsqueeze(-2), A], dim=-1)
+    U, sigma = left_singular(M, U.shape[-1])
+    return U, _without_noise(sigma, _NOISE * torch.finfo(U.dtype).eps)
+
+
 def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ, M = [U√λ, A].
+    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (the route Sec. 6 hopes for).
 
     The projection is taken in the row space: with Q an orthonormal basis of Mᵀ U, the new factor
     is M Q, whose columns span C' U, the power step. It is the Nyström approximation of C' from U, and
     M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
     """
+    l = U.shape[-1]
     K = A.mT @ U  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
     W = K.mT @ K
     W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
     L, unsafe = cholesky(W)
     if some(unsafe):
-        l = U.shape[-1]
         Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
-        return left_singular(U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :], l)
-    Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
-    return left_singular_by_products(torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False))
+        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
+        U, sigma = left_singular(T, l)
+    else:
+        Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
+        T = torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False)
+        U, sigma = left_singular_by_products(T)
+    return U, _without_noise(sigma, (_NOISE * torch.finfo(U.dtype).eps) ** 0.5)
 
 
-def _residual(U: Tensor, old: Tensor, A: Tensor, Z: Tensor, kept: Tensor) -> Callable[[Tensor], Tensor]:
-    """D = U diag(old) Uᵀ + A Aᵀ - Z diag(kept) Zᵀ as a map of rows, X to X D."""
-    old, kept = old.to(U).unsqueeze(-2), kept.to(U).unsqueeze(-2)
+_STEPS = {"exact": _exact_step, "subspace": _subspace_step}
+SOLVERS = tuple(_STEPS)
 
-    def apply(X: Tensor) -> Tensor:
+
+def _without_noise(sigma: Tensor, level: float) -> Tensor:
+    """Descending σ in float64, zero where rounding alone may have put something."""
+    return torch.where(sigma > level * sigma[..., :1], sigma, 0.0).double()
+
+
+@dataclass(frozen=True)
+class _Residual:
+    """D = U diag(λ) Uᵀ + A Aᵀ - Z diag(kept) Zᵀ ⪰ 0: what one subspace update loses, never formed."""
+
+    U: Tensor
+    lam: Tensor
+    A: Tensor
+    Z: Tensor
+    kept: Tensor
+
+    def apply(self, X: Tensor) -> Tensor:
+        """X D for rows X (..., r, d)."""
+        lam, kept = (values.to(X).unsqueeze(-2) for values in (self.lam, self.kept))
         # products with few columns run faster from the left, those with few rows from the right
-        columns = A @ (X @ A).mT + U @ (X @ U).mul_(old).mT - Z @ (X @ Z).mul_(kept).mT
+        columns = self.A @ (X @ self.A).mT
+        columns = columns + self.U @ (X @ self.U * lam).mT - self.Z @ (X @ self.Z * kept).mT
         return columns.mT.contiguous()
 
-    return apply
+
+def _subspace_loss(
+    D: _Residual, mass: Tensor, escaped: Tensor, probes: Tensor | None, failure_probability: float
+) -> Tensor:
+    """A bound on ‖D‖: from its trace or, with probes, the smaller of that and theirs."""
+    d, l = D.Z.shape[-2:]
+    eps = torch.finfo(D.Z.dtype).eps
+    trace = (mass - D.kept.sum(-1)).clamp(min=0) + _NOISE * eps * mass
+    # D is the cut on l directions, which counts once in the norm, and a positive rest
+    traced = torch.maximum(escaped, trace - (l - 1) * escaped)
+    if probes is None:
+        return traced
+    width = torch.maximum(escaped, torch.maximum(trace / d, eps * mass))
+    return torch.minimum(traced, norm_bound(D.apply, probes, width, failure_probability))
 
 
 def rounding(sketch: Sketch, dtype: torch.dtype) -> Tensor:
