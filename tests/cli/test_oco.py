@@ -91,7 +91,7 @@ def test_other_options_for_the_same_directory_are_refused(
     assert "grid is 2 there and 3 here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["2", pytest.param("1", marks=pytest.mark.slow)])
 def test_interrupted_by_a_signal_and_resumed_equals_uninterrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str
 ) -> None:

@@ -164,6 +164,7 @@ def test_mnist49_has_all_fours_and_nines() -> None:
     assert (data.rows, data.dim, int(data.y.sum())) == (11_791, 785, 5_949)
 
 
+@pytest.mark.slow
 @needs("cifar10", "cifar10/labels.npz", *(f"cifar10/train_{i:02}.webp" for i in range(10)))
 def test_cifar10_is_the_papers() -> None:
     data = load("cifar10", directory=SHARED)

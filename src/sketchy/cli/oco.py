@@ -39,14 +39,13 @@ def oco(
 ) -> None:
     """Run online learners over their grids on a data set, and rank them by average cumulative loss.
 
-    Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; the same command
-    then goes on from there.
+    Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; the same command then
+    goes on from there. A file may be packed (.bz2, .gz, .xz).
 
     Args:
-        data: A known set (a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer) or an svmlight
-            file, plain or packed (.bz2, .gz, .xz).
+        data: a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer, or an svmlight file.
         out: Directory for the results; runs/DATA if not given.
-        learners: Which learners to run.
+        learners: Which to run; also full-adagrad, son, ada-lr, radagrad, epoch-adagrad, ggt.
         rows: Only so many rows, the first ones.
         sketch_size: Rows of a sketch, the paper's l.
         grid: Settings for each learner, spread over 1e-6 to 1.

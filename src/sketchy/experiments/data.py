@@ -65,7 +65,7 @@ def load(
 
     >>> digits = load("digits", rows=100)
     >>> digits.X.shape, digits.y.sum()
-    (torch.Size([100, 65]), tensor(90))
+    (torch.Size([100, 65]), tensor(89))
     """
     if name in SCIKIT:
         features, labels = _scikit(name)

@@ -33,7 +33,8 @@ PAPER_LEARNERS = ("ogd", "adagrad", "s-adagrad", "rfd-son", "ada-fd", "fd-son")
 GRID_RANGE = (1e-6, 1.0)  # of eta and of delta, log-spaced
 GRID_POINTS = 49  # for eta alone with delta = 0, or 7 x 7 over eta and delta
 SKETCH_SIZE = 10
-NEEDS_DELTA = ("ada-fd", "fd-son")  # tuned in both; the others start from delta = 0
+# These keep the delta they are given, and are tuned in both; the others start from 0.
+NEEDS_DELTA = ("ada-fd", "fd-son", "son", "ada-lr", "radagrad", "ggt")
 
 CHUNK = 64  # rounds between two looks at the clock, the reports and the wish to stop
 SAVE_EVERY = 20.0  # seconds
@@ -90,7 +91,7 @@ def plan(
 def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
     """The grid of a learner, as eta (points,) and delta (points,); the same number of points for everyone.
 
-    A learner that needs delta > 0 shares its points between both, the others have delta = 0.
+    A learner of ``NEEDS_DELTA`` shares its points between both, the others have delta = 0.
 
     >>> settings("ogd", 4)[0]
     tensor([1.0000e-06, 1.0000e-04, 1.0000e-02, 1.0000e+00], dtype=torch.float64)
