@@ -1,18 +1,110 @@
-"""The decision set K and projection on it in a norm: argmin over x in K of (y - x)ᵀ S (y - x)."""
+"""The decision set K and projection on it in a norm: argmin over x in K of (x - y)ᵀ S (x - y), S never d x d
+unless it's given so.
+
+Zero curvature. A preconditioner starts with directions it knows nothing about, where S is zero (its
+inverse is a pseudo-inverse), and then the argmin is a whole set. Here such a direction has 1e-9 of the
+largest curvature: the point moves along it as far as the other directions gain by it, and no
+further. In the limit this is the minimiser nearest to y, one of the argmin's points, so theorems hold for it.
+"""
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
-from sketchy.oco.norm import Norm
+from sketchy.oco.norm import Dense, Diagonal, LowRank, Norm
+
+_LEAST_CURVATURE = 1e-9
+_MOST_STEPS = 100
 
 
 class Domain(ABC):
-    """A closed convex set K."""
+    """A closed convex set K. Points are rows (P, d)."""
+
+    def project(self, y: Tensor, norm: Norm | None) -> Tensor:
+        """The point of K nearest to each row of y in ``norm`` (None: the Euclidean one); nan for nan."""
+        whole = y.isfinite().all(-1, keepdim=True)
+        if isinstance(norm, Diagonal):
+            whole &= norm.s.isfinite().all(-1, keepdim=True)
+        elif norm is not None:
+            S = norm.S.flatten(1) if isinstance(norm, Dense) else norm.inside + norm.outside
+            whole &= S.isfinite().all(-1, keepdim=True)
+        if not bool(whole.all()):
+            x = torch.full_like(y, torch.nan)
+            rows = whole.squeeze(-1)
+            if bool(rows.any()):
+                x[rows] = self.project(y[rows], None if norm is None else norm.rows(rows))
+            return x
+        if norm is None:
+            return self._nearest(y)
+        if isinstance(norm, Diagonal):
+            return self._nearest_diagonal(y, _raised(norm.s.expand_as(y)))
+        if isinstance(norm, Dense):
+            lam, V = torch.linalg.eigh(norm.S)
+            norm = LowRank(V.mT, lam, lam[:, :1])
+        curvature = _raised(torch.cat([norm.outside, norm.inside], -1))
+        return self._nearest_low_rank(y, norm.basis, curvature[:, 1:], curvature[:, :1])
 
     @abstractmethod
-    def project(self, y: Tensor, norm: Norm | None) -> Tensor:
-        """The point of K nearest to each row of y (P, d) in ``norm`` (None: the Euclidean one)."""
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        """Whether each row of x (P, d) is in K: (P,)."""
+
+    @abstractmethod
+    def least(self, g: Tensor) -> Tensor:
+        """A point of K (d,) at which g.x is least, for g (d,)."""
+
+    @abstractmethod
+    def diameter(self, dim: int) -> float:
+        """The largest Euclidean distance between two points of K in ``dim`` dimensions."""
+
+    @abstractmethod
+    def _nearest(self, y: Tensor) -> Tensor:
+        """Projection in the Euclidean norm."""
+
+    def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
+        """The derivative of ``_nearest`` at y, where it's x, applied to the rows W (P, l, d)."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        """Projection for S = diag(s), s > 0 (P, d)."""
+
+    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        """Projection for S = c I + Uᵀ diag(a - c) U, by Newton's method in the l coordinates of U.
+
+        With r = U (x - y), the optimum is x = nearest(y - Uᵀ((a - c) r) / c): l equations in r, piecewise
+        smooth. Cost per step: O(l² d). U has orthonormal or zero rows.
+        """
+        k = (a - c) / c
+        eye = torch.eye(U.shape[1], dtype=y.dtype)
+
+        def at(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            shifted = y - ((k * r).unsqueeze(1) @ U).squeeze(1)
+            x = self._nearest(shifted)
+            return shifted, x, r - ((x - y).unsqueeze(1) @ U.mT).squeeze(1)
+
+        def size(F: Tensor) -> Tensor:  # in the units of the distance, weighted by what it costs
+            return ((1 + k.abs()).sqrt() * F).square().sum(-1, keepdim=True)
+
+        r = torch.zeros_like(a)
+        shifted, x, F = at(r)
+        for _ in range(_MOST_STEPS):
+            if bool((F.abs().amax(-1) <= 1e-15 * (1 + x.abs().amax(-1))).all()):
+                break
+            J = eye + (self._slope(shifted, x, U) @ U.mT).mT * k.unsqueeze(-2)
+            move = torch.linalg.solve(J, F.unsqueeze(-1)).squeeze(-1)
+            step = torch.ones_like(c)
+            for _ in range(30):
+                shifted, x_new, F_new = at(r - step * move)
+                worse = ~(size(F_new) <= (1 - 1e-4 * step) * size(F))
+                if not bool(worse.any()):
+                    break
+                step = torch.where(worse, step / 2, step)
+            if bool((step < 1e-8).all()):
+                break
+            r = r - step * move
+            shifted, x, F = at(r)
+        return x
 
 
 class Everything(Domain):
@@ -20,3 +112,141 @@ class Everything(Domain):
 
     def project(self, y: Tensor, norm: Norm | None) -> Tensor:
         return y
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return x.isfinite().all(-1)
+
+    def least(self, g: Tensor) -> Tensor:
+        if bool((g == 0).all()):
+            return torch.zeros_like(g)
+        raise ValueError("a linear loss has no least value on the whole space: give a bounded domain")
+
+    def diameter(self, dim: int) -> float:
+        return float("inf")
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        return y
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        return y
+
+
+class Ball(Domain):
+    """{x : ‖x‖₂ <= radius}."""
+
+    def __init__(self, radius: float = 1.0) -> None:
+        if not radius > 0:
+            raise ValueError(f"radius={radius}: must be positive")
+        self.radius = radius
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return torch.linalg.vector_norm(x, dim=-1) <= self.radius * (1 + tolerance)
+
+    def least(self, g: Tensor) -> Tensor:
+        return -self.radius * g / torch.linalg.vector_norm(g).clamp(min=torch.finfo(g.dtype).tiny)
+
+    def diameter(self, dim: int) -> float:
+        return 2 * self.radius
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        return torch.where(length > self.radius, self.radius / length * y, y)
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        return self._shrink(s, y) * y
+
+    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        inside = (U @ y.unsqueeze(-1)).squeeze(-1)
+        rest = y - (inside.unsqueeze(1) @ U).squeeze(1)
+        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+        shrink = self._shrink(torch.cat([c, a], -1), torch.cat([length, inside], -1))
+        return shrink[:, :1] * rest + ((shrink[:, 1:] * inside).unsqueeze(1) @ U).squeeze(1)
+
+    def _shrink(self, s: Tensor, y: Tensor) -> Tensor:
+        """s / (s + μ) with the μ >= 0 that makes the length of (s y) / (s + μ) at most the radius.
+
+        Newton's method on 1 / length, which is nearly linear in μ and, being concave, converges from below.
+        """
+        mu = torch.zeros_like(s[:, :1])
+        for _ in range(_MOST_STEPS):
+            weight = s / (s + mu)
+            x = weight * y
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            fall = (x.square() / (s + mu)).sum(-1, keepdim=True) / length.clamp(min=torch.finfo(s.dtype).tiny)
+            over = length / self.radius - 1
+            if not bool((over > 4 * torch.finfo(s.dtype).eps).any()):
+                break
+            mu = mu + torch.where(over > 0, over * length / fall, 0.0)
+        return weight
+
+
+class Box(Domain):
+    """{x : low <= x_i <= high}; the ends are numbers or (d,) tensors."""
+
+    def __init__(self, low: float | Tensor = -1.0, high: float | Tensor = 1.0) -> None:
+        self.low, self.high = torch.as_tensor(low), torch.as_tensor(high)
+        if not bool((self.low < self.high).all()):
+            raise ValueError(f"low={low}, high={high}: low must be below high")
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return ((x >= self.low - tolerance) & (x <= self.high + tolerance)).all(-1)
+
+    def least(self, g: Tensor) -> Tensor:
+        return torch.where(g > 0, self.low.to(g), torch.where(g < 0, self.high.to(g), self._nearest(0 * g)))
+
+    def diameter(self, dim: int) -> float:
+        return float(torch.linalg.vector_norm((self.high - self.low).double().expand(dim)))
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(y, self.low.to(y)), self.high.to(y))
+
+    def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
+        return W * (x == y).to(W).unsqueeze(1)
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        return self._nearest(y)
+
+
+class Simplex(Domain):
+    """{x : x_i >= 0, Σ x_i = total}."""
+
+    def __init__(self, total: float = 1.0) -> None:
+        if not total > 0:
+            raise ValueError(f"total={total}: must be positive")
+        self.total = total
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return (x >= -tolerance).all(-1) & ((x.sum(-1) - self.total).abs() <= tolerance * self.total)
+
+    def least(self, g: Tensor) -> Tensor:
+        return self.total * torch.nn.functional.one_hot(g.argmin(), len(g)).to(g)
+
+    def diameter(self, dim: int) -> float:
+        return self.total * 2**0.5 if dim > 1 else 0.0
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        return self._nearest_diagonal(y, torch.ones_like(y))
+
+    def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
+        free = (x > 0).to(W).unsqueeze(1)
+        W = W * free
+        return W - free * (W.sum(-1, keepdim=True) / free.sum(-1, keepdim=True))
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        """x_i = max(0, y_i - θ / s_i), with the θ that gives the right sum.
+
+        Coordinate i is positive for θ < s_i y_i: in descending order of s_i y_i, take as many as stay positive.
+        """
+        order = (s * y).argsort(-1, descending=True)
+        edge, value, width = ((t.gather(-1, order)) for t in (s * y, y, 1 / s))
+        theta = (value.cumsum(-1) - self.total) / width.cumsum(-1)
+        last = ((edge > theta).sum(-1, keepdim=True) - 1).clamp(min=0)
+        x = (y - theta.gather(-1, last) / s).clamp(min=0)
+        return x * (self.total / x.sum(-1, keepdim=True))
+
+
+def _raised(curvature: Tensor) -> Tensor:
+    """Curvatures (P, n) with zeros (and negative rounding) raised to 1e-9 of the largest; 1 where all are zero."""
+    largest = curvature.amax(-1, keepdim=True)
+    largest = torch.where(largest > 0, largest, 1.0)
+    return torch.maximum(curvature / largest, torch.full_like(largest, _LEAST_CURVATURE))

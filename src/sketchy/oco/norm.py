@@ -23,6 +23,9 @@ class Diagonal:
 
     s: Tensor  # (P, d), or (P, 1) for a multiple of the identity
 
+    def rows(self, chosen: Tensor) -> "Diagonal":
+        return Diagonal(self.s[chosen])
+
     def dense(self, dim: int) -> Tensor:
         return self.s.expand(-1, dim).diag_embed()
 
@@ -35,6 +38,9 @@ class LowRank:
     inside: Tensor  # (P, l)
     outside: Tensor  # (P, 1)
 
+    def rows(self, chosen: Tensor) -> "LowRank":
+        return LowRank(self.basis[chosen], self.inside[chosen], self.outside[chosen])
+
     def dense(self, dim: int) -> Tensor:
         eye = torch.eye(dim, dtype=self.basis.dtype)
         rest = eye - self.basis.mT @ self.basis
@@ -46,6 +52,9 @@ class Dense:
     """S itself, for the full-matrix learners."""
 
     S: Tensor  # (P, d, d)
+
+    def rows(self, chosen: Tensor) -> "Dense":
+        return Dense(self.S[chosen])
 
     def dense(self, dim: int) -> Tensor:
         return self.S
