@@ -131,7 +131,10 @@ def test_a_bad_plan_is_refused(options: dict[str, object], message: str) -> None
         sweep.plan(load("digits", rows=10), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not (A9A / "libsvm/a9a.bz2").exists(), reason=f"a9a is not in {A9A}")
+needs_a9a = pytest.mark.skipif(not (A9A / "libsvm/a9a.bz2").exists(), reason=f"a9a is not in {A9A}")
+
+
+@needs_a9a
 def test_the_first_2000_rows_of_a9a_give_the_published_codes_healthy_values(tmp_path: Path) -> None:
     data = load("a9a", directory=A9A, rows=2000)
     _, [result] = done(data, tmp_path, learners=("s-adagrad",), grid=49)
@@ -141,3 +144,21 @@ def test_the_first_2000_rows_of_a9a_give_the_published_codes_healthy_values(tmp_
     )  # the published code's threshold of zero blew up more than half of these
     assert average[40].item() == pytest.approx(0.40005768, abs=1e-8)  # eta = 0.1
     assert average[44].item() == pytest.approx(0.374, abs=1e-3)  # eta = 0.316
+
+
+@needs_a9a
+@pytest.mark.slow
+def test_the_whole_table_of_a9a_is_the_papers(tmp_path: Path) -> None:
+    data = load("a9a", directory=A9A)
+    plan = sweep.plan(data)
+    assert sweep.run(plan, data, tmp_path, processes=2)
+    best = {result.learner: result.sums.average_loss.min().item() for result in sweep.results(plan, tmp_path)}
+    published = {
+        "adagrad": 0.3323,
+        "s-adagrad": 0.3326,
+        "ogd": 0.3346,
+        "rfd-son": 0.3345,
+        "ada-fd": 0.3541,
+        "fd-son": 0.5391,
+    }
+    assert best == pytest.approx(published, abs=3e-4)

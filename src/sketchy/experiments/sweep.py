@@ -7,27 +7,21 @@ piece of work with one checkpoint file; pieces are spread over processes of one 
 import io
 import json
 import math
-import multiprocessing
 import os
-import queue
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 import sketchy
 from sketchy import oco
 from sketchy.experiments.data import Dataset
+from sketchy.experiments.pool import Report, Stopped, spread
 
 PAPER_LEARNERS = ("ogd", "adagrad", "s-adagrad", "rfd-son", "ada-fd", "fd-son")
 GRID_RANGE = (1e-6, 1.0)  # of eta and of delta, log-spaced
@@ -113,8 +107,8 @@ def run(
     directory: Path,
     *,
     processes: int = 1,
-    report: Callable[[str, int], None] = lambda learner, rounds: None,
-    stopped: Callable[[], bool] = lambda: False,
+    report: Report = lambda learner, rounds: None,
+    stopped: Stopped = lambda: False,
 ) -> bool:
     """Play all rounds of the plan that ``directory`` doesn't have yet; whether that came to its end.
 
@@ -123,10 +117,10 @@ def run(
     """
     # the slow ones first, so that no process is left alone with one of them at the end
     names = sorted(plan.learners, key=lambda name: not oco.LEARNERS[name].uses_sketch_size)
-    if processes > 1 and len(names) > 1:
-        return _run_processes(plan, data, directory, names, min(processes, len(names)), report, stopped)
-    with _one_thread():
-        return all(_play(plan, data, directory, name, report, stopped) for name in names)
+    with tempfile.TemporaryDirectory(prefix="sketchy-") as scratch:
+        stream = Path(scratch) / "rows.pt"  # every process maps it, so that memory holds the rows once
+        torch.save({"X": data.X, "y": data.y}, stream)
+        return spread(partial(_play, plan, stream, directory), names, processes, report, stopped)
 
 
 def results(plan: Plan, directory: Path) -> list[Result]:
@@ -180,15 +174,9 @@ def _log_spaced(points: int) -> Tensor:
     return 10 ** torch.linspace(low, high, points, dtype=torch.float64)
 
 
-def _play(
-    plan: Plan,
-    data: Dataset,
-    directory: Path,
-    name: str,
-    report: Callable[[str, int], None],
-    stopped: Callable[[], bool],
-) -> bool:
+def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, stopped: Stopped) -> bool:
     """Play one learner's rounds from its last checkpoint on; whether it came to its end."""
+    rows = torch.load(stream, mmap=True, weights_only=True)
     eta, delta = settings(name, plan.grid)
     learner = oco.make(name, plan.dim, eta=eta, delta=delta, sketch_size=plan.sketch_size)
     looks = set(oco.checkpoints(plan.rows))
@@ -202,7 +190,7 @@ def _play(
         learner.load_state_dict(state["learner"])
     spent, began = state["seconds"], time.perf_counter()
     saved = began
-    for sums in oco.play(learner, oco.loss.logistic, data.X, data.y, at=at, after=before):
+    for sums in oco.play(learner, oco.loss.logistic, rows["X"], rows["y"], at=at, after=before):
         if sums.round in looks:
             state["curve_rounds"].append(sums.round)
             state["curve"].append(sums.average_loss)
@@ -237,86 +225,3 @@ def _load(directory: Path, name: str) -> dict[str, Any] | None:
 
 def _sums(state: dict[str, Any]) -> oco.Sums:
     return oco.Sums(state["round"], state["loss"], state["mistakes"])
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small products are faster on one thread, and their digits don't depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _run_processes(
-    plan: Plan,
-    data: Dataset,
-    directory: Path,
-    names: list[str],
-    processes: int,
-    report: Callable[[str, int], None],
-    stopped: Callable[[], bool],
-) -> bool:
-    context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
-    reports, stop = context.Queue(), context.Event()
-    with tempfile.TemporaryDirectory(prefix="sketchy-") as scratch:
-        # a file that all workers map holds the rows once, and lets them begin at the same time
-        np.save(f"{scratch}/X.npy", data.X.numpy())
-        np.save(f"{scratch}/y.npy", data.y.numpy())
-        given = (plan, Path(scratch), directory, reports, stop)
-        with ProcessPoolExecutor(processes, context, _begin_worker, given) as pool:
-            with _deaf_children():
-                work: list[Future[bool]] = [pool.submit(_work, name) for name in names]
-            while not all(future.done() for future in work):
-                if stopped():
-                    stop.set()
-                with suppress(queue.Empty):
-                    report(*reports.get(timeout=0.1))
-            with suppress(queue.Empty):
-                while True:
-                    report(*reports.get(timeout=0.1))
-            try:
-                return all(future.result() for future in work)
-            except BrokenProcessPool as error:
-                raise RuntimeError("a worker process died (out of memory?); run again to go on") from error
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes started within don't hear Ctrl-C: the parent does, and tells them when to stop."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_worker: dict[str, Any] = {}  # what a worker process was given when it began
-
-
-def _begin_worker(plan: Plan, scratch: Path, directory: Path, reports: Any, stop: Any) -> None:
-    torch.set_num_threads(1)
-    reports.cancel_join_thread()  # a parent that listens no more must not keep this process from ending
-    # mapped copy-on-write: torch wants memory that it may write to, and never does
-    X, y = (torch.from_numpy(np.load(scratch / f"{name}.npy", mmap_mode="c")) for name in "Xy")
-    _worker.update(plan=plan, data=Dataset(plan.data, X, y), directory=directory, reports=reports, stop=stop)
-
-
-def _work(name: str) -> bool:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def stopped() -> bool:
-        return bool(_worker["stop"].is_set()) or not parent.is_alive()
-
-    def report(learner: str, rounds: int) -> None:
-        _worker["reports"].put((learner, rounds))
-
-    if stopped():  # while this learner was waiting for its turn
-        return False
-    return _play(_worker["plan"], _worker["data"], _worker["directory"], name, report, stopped)
