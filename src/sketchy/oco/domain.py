@@ -16,6 +16,7 @@ from sketchy.oco.norm import Dense, Diagonal, LowRank, Norm
 
 _LEAST_CURVATURE = 1e-9
 _MOST_STEPS = 100
+_MOST_HALVINGS = 60
 
 
 class Domain(ABC):
@@ -70,41 +71,54 @@ class Domain(ABC):
         """Projection for S = diag(s), s > 0 (P, d)."""
 
     def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
-        """Projection for S = c I + Uᵀ diag(a - c) U, by Newton's method in the l coordinates of U.
+        """Projection for S = c I + Uᵀ diag(a - c) U with a >= c, by Newton's method on the dual in l coordinates.
 
-        With r = U (x - y), the optimum is x = nearest(y - Uᵀ((a - c) r) / c): l equations in r, piecewise
-        smooth. Cost per step: O(l² d). U has orthonormal or zero rows.
+        With k = (a - c) / c, the dual is the minimum over u of Φ(u) = Σ u²/(2k) + e(y - Uᵀ u) + u.Uy, where
+        e(w) = (‖w‖² - ‖w - nearest(w)‖²)/2 has the gradient nearest(w). It's convex and piecewise quadratic, and
+        x = nearest(y - Uᵀ u). U has orthonormal or zero rows. Cost per step: O(l² d).
         """
         k = (a - c) / c
-        eye = torch.eye(U.shape[1], dtype=y.dtype)
-
-        def at(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            shifted = y - ((k * r).unsqueeze(1) @ U).squeeze(1)
-            x = self._nearest(shifted)
-            return shifted, x, r - ((x - y).unsqueeze(1) @ U.mT).squeeze(1)
-
-        def size(F: Tensor) -> Tensor:  # in the units of the distance, weighted by what it costs
-            return ((1 + k.abs()).sqrt() * F).square().sum(-1, keepdim=True)
-
-        r = torch.zeros_like(a)
-        shifted, x, F = at(r)
-        for _ in range(_MOST_STEPS):
-            if bool((F.abs().amax(-1) <= 1e-15 * (1 + x.abs().amax(-1))).all()):
+        u = torch.zeros_like(a)
+        for most in (1e2, 1e4, 1e6, torch.inf):  # a stiff problem starts from the solution of a softer one
+            x, u = self._solve_dual(y, U, k.clamp(max=most), u)
+            if bool((k <= most).all()):
                 break
-            J = eye + (self._slope(shifted, x, U) @ U.mT).mT * k.unsqueeze(-2)
+        return x
+
+    def _solve_dual(self, y: Tensor, U: Tensor, k: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        own, shared = 1 / (1 + k), k / (1 + k)  # each equation in units of its larger side
+        over_k = torch.where(k > 0, 1 / k, 0.0)
+
+        def at(u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            w = y - (u.unsqueeze(1) @ U).squeeze(1)
+            x = self._nearest(w)
+            F = own * u - shared * ((x - y).unsqueeze(1) @ U.mT).squeeze(1)
+            value = (over_k * u.square()).sum(-1, keepdim=True)
+            value = value + (x * (2 * w - x) + 2 * (y - w) * y).sum(-1, keepdim=True)
+            return w, x, F, value / 2
+
+        w, x, F, value = at(u)
+        for _ in range(_MOST_STEPS):
+            largest = y.abs().amax(-1, keepdim=True) + x.abs().amax(-1, keepdim=True)
+            unsolved = F.abs().amax(-1, keepdim=True) > 1e-15 * largest
+            if not bool(unsolved.any()):
+                break
+            inner = self._slope(w, x, U) @ U.mT
+            J = own.diag_embed() + shared.unsqueeze(-1) * inner
             move = torch.linalg.solve(J, F.unsqueeze(-1)).squeeze(-1)
-            step = torch.ones_like(c)
-            for _ in range(30):
-                shifted, x_new, F_new = at(r - step * move)
-                worse = ~(size(F_new) <= (1 - 1e-4 * step) * size(F))
+            gain = (move * (over_k * move + (inner @ move.unsqueeze(-1)).squeeze(-1))).sum(-1, keepdim=True)
+            step = unsolved.to(y)
+            for _ in range(_MOST_HALVINGS):
+                # rounding in the value hides gains below eps
+                worse = at(u - step * move)[3] > value - 1e-4 * step * gain + 1e-15 * value.abs()
                 if not bool(worse.any()):
                     break
                 step = torch.where(worse, step / 2, step)
-            if bool((step < 1e-8).all()):
+            if bool(((step * move).abs() <= 1e-16 * (largest + u.abs())).all()):
                 break
-            r = r - step * move
-            shifted, x, F = at(r)
-        return x
+            u = u - step * move
+            w, x, F, value = at(u)
+        return x, u
 
 
 class Everything(Domain):
@@ -184,7 +198,8 @@ class Box(Domain):
     """{x : low <= x_i <= high}; the ends are numbers or (d,) tensors."""
 
     def __init__(self, low: float | Tensor = -1.0, high: float | Tensor = 1.0) -> None:
-        self.low, self.high = torch.as_tensor(low), torch.as_tensor(high)
+        self.low = torch.as_tensor(low, dtype=torch.float64)
+        self.high = torch.as_tensor(high, dtype=torch.float64)
         if not bool((self.low < self.high).all()):
             raise ValueError(f"low={low}, high={high}: low must be below high")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from sketchy.core.linalg import gaussian
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import LowRank, Norm, pseudo_power
+from sketchy.oco.norm import Norm, pseudo_power
 
 
 class RadaGrad(Learner):
@@ -47,4 +47,4 @@ class RadaGrad(Learner):
         return self.eta * (g + (inside.unsqueeze(1) @ V).squeeze(1))
 
     def _norm(self) -> Norm | None:
-        return LowRank(self._basis, self._roots + self.delta, torch.ones_like(self.delta))
+        return None  # inside the basis the step may be longer than outside: no norm of the form B + c I
