@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from sketchy.cli.mistakes import user_mistakes
@@ -94,8 +94,10 @@ def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
     sweep.write(
         out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan))
     )
-    shown = Table(*table.HEADER, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")
-    for line in table.cells(plan, rows):
+    header, *lines = table.cells(plan, rows)
+    columns = [Column(name, no_wrap=name == "learner") for name in header]
+    shown = Table(*columns, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")
+    for line in lines:
         shown.add_row(*line)
     console.print(shown)
     console.print(f"{out}: results.jsonl, table.md, curves.png")

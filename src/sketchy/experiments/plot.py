@@ -1,6 +1,7 @@
 """Pictures of runs, as PNG."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
     shown = []
     for depth, (name, (shares, losses)) in enumerate(curves.items()):
         percent, label = [100 * share for share in shares], f"{name}  {losses[-1]:.4g}"
-        axes.plot(percent, losses, color=_colour(name, curves), label=label, zorder=3 - depth / len(curves))
+        axes.plot(percent, losses, label=label, zorder=3 - depth / len(curves), **_style(name, curves))
         shown += [loss for loss in losses if 0 < loss < float("inf")]
     if shown and max(shown) > LOG_FROM * min(shown):
         axes.set_yscale("log")
@@ -39,22 +40,23 @@ def powers(curves: Mapping[str, Curve], *, title: str, x: str, y: str) -> bytes:
     """Curves on two log axes, where a power law is a line."""
     figure, axes = _figure(title)
     for name, (xs, ys) in curves.items():
-        axes.loglog(xs, ys, "o-", markersize=4, color=_colour(name, curves), label=name)
+        axes.loglog(xs, ys, marker="o", markersize=4, label=name, **_style(name, curves))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False)
     return _png(figure)
 
 
-def _colour(name: str, curves: Mapping[str, Curve]) -> str:
+def _style(name: str, curves: Mapping[str, Curve]) -> dict[str, str]:
     """By name, so that a learner keeps its colour from one data set to the next."""
-    return COLOURS[sorted(curves).index(name) % len(COLOURS)]
+    lap, colour = divmod(sorted(curves).index(name), len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[lap % 3]}
 
 
 def _figure(title: str) -> tuple[Figure, Any]:
     figure = Figure(figsize=(8.5, 4.8), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(title, 100), fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return figure, axes

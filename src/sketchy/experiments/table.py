@@ -25,8 +25,6 @@ PAPER = {
 }  # fmt: skip
 PAPER_ROWS = {"cifar10": 50_000, "gisette_scale": 6_000, "a9a": 32_561}
 
-HEADER = ("place", "learner", "average loss", "paper", "error rate", "eta", "delta", "diverged")
-
 
 @dataclass(frozen=True)
 class Row:
@@ -70,24 +68,18 @@ def ranking(rows: Sequence[Row]) -> list[Row]:
     return sorted(best.values(), key=lambda row: row.average_loss)
 
 
-def cells(plan: Plan, rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The table as text, one tuple a line, in the columns of ``HEADER``."""
-    lines: list[tuple[str, ...]] = []
+def cells(plan: Plan, rows: Sequence[Row]) -> list[list[str]]:
+    """The table as text, the header first; a column for the paper's numbers where it has some."""
+    paper = PAPER.get(plan.data)
+    header = ["place", "learner", "average loss", "paper", "error rate", "eta", "delta", "diverged"]
+    lines = []
     for place, row in enumerate(ranking(rows), 1):
-        settings = [other.average_loss for other in rows if other.learner == row.learner]
-        lines.append(
-            (
-                str(place),
-                row.learner,
-                f"{row.average_loss:.4f}" if row.average_loss < 1000 else f"{row.average_loss:.2e}",
-                PAPER.get(plan.data, {}).get(row.learner, ""),
-                f"{row.error_rate:.4f}",
-                f"{row.eta:.3g}",
-                f"{row.delta:.3g}",
-                f"{settings.count(float('inf'))} of {len(settings)}",
-            )
-        )
-    return lines
+        losses = [other.average_loss for other in rows if other.learner == row.learner]
+        loss = f"{row.average_loss:.4f}" if row.average_loss < 1000 else f"{row.average_loss:.2e}"
+        diverged = f"{losses.count(float('inf'))} of {len(losses)}"
+        settings = [f"{row.error_rate:.4f}", f"{row.eta:.3g}", f"{row.delta:.3g}", diverged]
+        lines.append([str(place), row.learner, loss, paper.get(row.learner, "") if paper else "", *settings])
+    return [line if paper else line[:3] + line[4:] for line in (header, *lines)]
 
 
 def best_curves(plan: Plan, results: Sequence[Result]) -> dict[str, tuple[list[float], list[float]]]:
@@ -118,7 +110,8 @@ def comparable(plan: Plan) -> bool:
 
 def markdown(plan: Plan, rows: Sequence[Row]) -> str:
     """``table.md``."""
-    lines = [HEADER, tuple("---" for _ in HEADER), *cells(plan, rows)]
+    header, *lines = cells(plan, rows)
+    lines = [header, ["---"] * len(header), *lines]
     text = f"{title(plan)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
     if plan.data in PAPER and not comparable(plan):
         text += (
