@@ -43,9 +43,9 @@ class Folded:
 def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = None) -> Folded:
     """FD-update (Alg. 1) by the vector scale * x; what ``sketch.update`` does, for rank-one streams.
 
-    ``basis``: (P, l, d), orthonormal or zero rows; the first is free and is overwritten. ``eigenvalues``: (P, l),
-    ascending, zero for zero rows. ``x``: (P, d). ``scale``: (P, 1). A sketch that meets numbers
-    that aren't finite becomes nan and leaves the others alone. O(P l d).
+    ``basis``: (P, l, d), orthonormal or zero rows; the first is free and is overwritten. ``eigenvalues``:
+    (P, l), ascending, zero for zero rows. ``x``: (P, d). ``scale``: (P, 1). A sketch that meets numbers that
+    aren't finite becomes nan and leaves the others alone. O(P l d).
     """
     p = torch.bmm(basis, x.unsqueeze(-1))
     rest = torch.baddbmm(x.unsqueeze(1), p.mT, basis, alpha=-1)
@@ -70,7 +70,7 @@ def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = 
 
 
 def orthonormal(basis: Tensor) -> Tensor:
-    """Nearly orthonormal rows (P, l, d) made so by a Newton-Schulz step to the polar factor; zero rows stay."""
+    """Nearly orthonormal rows (P, l, d) made so: a Newton-Schulz step to the polar factor. Zero rows stay."""
     return torch.baddbmm(basis, torch.bmm(basis, basis.mT), basis, beta=1.5, alpha=-0.5)
 
 

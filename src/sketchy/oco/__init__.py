@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from sketchy.oco import counterexample as counterexample
 from sketchy.oco import domain as domain
 from sketchy.oco import loss as loss
+from sketchy.oco import reduction as reduction
 from sketchy.oco.ada_fd import AdaFD as AdaFD
 from sketchy.oco.ada_lr import AdaLR as AdaLR
 from sketchy.oco.adagrad import AdaGrad as AdaGrad
@@ -17,6 +19,8 @@ from sketchy.oco.play import Sums as Sums
 from sketchy.oco.play import checkpoints as checkpoints
 from sketchy.oco.play import play as play
 from sketchy.oco.radagrad import RadaGrad as RadaGrad
+from sketchy.oco.regret import best_point as best_point
+from sketchy.oco.regret import regret as regret
 from sketchy.oco.rfd_son import RFDSON as RFDSON
 from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad
 from sketchy.oco.son import SON as SON

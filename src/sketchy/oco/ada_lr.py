@@ -14,8 +14,8 @@ class AdaLR(Learner):
     """Ada-LR (Krummenacher et al. 2016): full-matrix AdaGrad on a random low-rank approximation of G.
 
     With Π Gaussian (d, l), drawn anew in each round, Q R = G Π, and U Σ Vᵀ = Qᵀ G the SVD:
-    w ← w - η V (Σ^(1/2) + δ I)⁻¹ Vᵀ g. It saves time in the root, no memory: G is d x d. All settings share Π,
-    which depends on ``seed`` and the round alone.
+    w ← w - η V (Σ^(1/2) + δ I)⁻¹ Vᵀ g. It saves time in the root, no memory: G is d x d. All settings share
+    Π, which depends on ``seed`` and the round alone.
     """
 
     name = "ada-lr"

@@ -71,10 +71,10 @@ class Domain(ABC):
         """Projection for S = diag(s), s > 0 (P, d)."""
 
     def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
-        """Projection for S = c I + Uᵀ diag(a - c) U with a >= c, by Newton's method on the dual in l coordinates.
+        """Projection for S = c I + Uᵀ diag(a - c) U, a >= c, by Newton's method on the dual in l coordinates.
 
         With k = (a - c) / c, the dual is the minimum over u of Φ(u) = Σ u²/(2k) + e(y - Uᵀ u) + u.Uy, where
-        e(w) = (‖w‖² - ‖w - nearest(w)‖²)/2 has the gradient nearest(w). It's convex and piecewise quadratic, and
+        e(w) = (‖w‖² - ‖w - nearest(w)‖²)/2 has the gradient nearest(w). It's convex, piecewise quadratic, and
         x = nearest(y - Uᵀ u). U has orthonormal or zero rows. Cost per step: O(l² d).
         """
         k = (a - c) / c
@@ -188,10 +188,10 @@ class Ball(Domain):
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             fall = (x.square() / (s + mu)).sum(-1, keepdim=True) / length.clamp(min=torch.finfo(s.dtype).tiny)
             over = length / self.radius - 1
-            if not bool((over > 4 * torch.finfo(s.dtype).eps).any()):
+            if not bool((over > 64 * torch.finfo(s.dtype).eps).any()):
                 break
             mu = mu + torch.where(over > 0, over * length / fall, 0.0)
-        return weight
+        return weight * (self.radius / length).clamp(max=1)
 
 
 class Box(Domain):
@@ -250,7 +250,7 @@ class Simplex(Domain):
     def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
         """x_i = max(0, y_i - θ / s_i), with the θ that gives the right sum.
 
-        Coordinate i is positive for θ < s_i y_i: in descending order of s_i y_i, take as many as stay positive.
+        Coordinate i is positive for θ < s_i y_i: in descending order of s_i y_i, as many as stay positive.
         """
         order = (s * y).argsort(-1, descending=True)
         edge, value, width = ((t.gather(-1, order)) for t in (s * y, y, 1 / s))
@@ -261,7 +261,7 @@ class Simplex(Domain):
 
 
 def _raised(curvature: Tensor) -> Tensor:
-    """Curvatures (P, n) with zeros (and negative rounding) raised to 1e-9 of the largest; 1 where all are zero."""
+    """Curvatures (P, n) with zeros raised to 1e-9 of the largest, in units of it; 1 where all are zero."""
     largest = curvature.amax(-1, keepdim=True)
     largest = torch.where(largest > 0, largest, 1.0)
     return torch.maximum(curvature / largest, torch.full_like(largest, _LEAST_CURVATURE))

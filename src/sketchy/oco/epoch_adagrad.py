@@ -13,7 +13,7 @@ from sketchy.oco.sketched import CORRECT_EVERY
 
 
 class EpochAdaGrad(Learner):
-    """Generic Epoch AdaGrad (Alg. 5): w ← w - η G_{t_k}^(-1/2) g in the epoch after t_k, G_t = δ I + Σ_{s<=t} g_s g_sᵀ.
+    """Generic Epoch AdaGrad (Alg. 5): w ← w - η G_{t_k}^(-1/2) g in the epoch after t_k, G_t = δ I + Σ g gᵀ.
 
     ``update_points`` are the rounds t_k after which the preconditioner is renewed: a set of rounds, or a
     number k for every k-th round. ``sketched`` takes S-AdaGrad's G̃, of ``sketch_size``, for G. The paper asks

@@ -10,9 +10,9 @@ from sketchy.oco.norm import LowRank, Norm, eigh, pseudo_power
 
 
 class GGT(Learner):
-    """GGT (Agarwal et al. 2019): w ← w - η ((W Wᵀ)^(1/2) + δ I)⁻¹ g, W = [g_t, β g_{t-1}, ..., β^(r-1) g_{t-r+1}].
+    """GGT (Agarwal et al. 2019): w ← w - η ((W Wᵀ)^(1/2) + δ I)⁻¹ g, W = [g_t, β g_{t-1}, β² g_{t-2} ...].
 
-    ``sketch_size`` is the window r, ``decay`` is β. The root comes from the r x r eigenproblem of Wᵀ W.
+    ``sketch_size`` is r, the columns of W, ``decay`` is β. The root comes from the r x r eigenproblem of Wᵀ W.
     O(d r) memory.
     """
 

@@ -27,6 +27,7 @@ class Loss:
     name: str
     value: OfScore  # (score, y) to the loss
     slope: OfScore  # its derivative in the score; a subgradient where there is none
+    curvature: OfScore | None  # the second derivative; None where there is none
     classifies: bool  # whether the sign of the score predicts y
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
@@ -47,24 +48,28 @@ logistic = Loss(
     "logistic",
     value=lambda score, y: softplus(-_sign(y) * score, threshold=40.0),
     slope=lambda score, y: torch.sigmoid(score) - y,
+    curvature=lambda score, y: torch.sigmoid(score) * torch.sigmoid(-score),
     classifies=True,
 )
 hinge = Loss(
     "hinge",
     value=lambda score, y: (1 - _sign(y) * score).clamp(min=0),
     slope=lambda score, y: torch.where(_sign(y) * score < 1, -_sign(y), 0.0),
+    curvature=None,
     classifies=True,
 )
 squared = Loss(
     "squared",
     value=lambda score, y: (score - y).square() / 2,
     slope=lambda score, y: score - y,
+    curvature=lambda score, y: torch.ones_like(score),
     classifies=False,
 )
 linear = Loss(
     "linear",
     value=lambda score, y: y * score,
     slope=lambda score, y: y.expand_as(score),
+    curvature=lambda score, y: torch.zeros_like(score),
     classifies=False,
 )
 

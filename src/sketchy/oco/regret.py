@@ -1,0 +1,51 @@
+"""Regret: what a learner suffered beyond the best fixed point in hindsight."""
+
+import torch
+from torch import Tensor
+
+from sketchy.oco.domain import Domain, Everything
+from sketchy.oco.loss import Loss
+from sketchy.oco.norm import Dense
+
+
+@torch.no_grad()
+def best_point(
+    loss: Loss, X: Tensor, y: Tensor, domain: Domain | None = None, most_steps: int = 200
+) -> Tensor:
+    """The point of the domain with the least Σ_t f_t(x), (d,): Newton's method, projected in its norm.
+
+    Linear losses have it in closed form. Raises where there is none: a linear loss on the whole space,
+    or separable data under the logistic loss, whose infimum isn't attained.
+    """
+    domain, X, y = domain or Everything(), X.double(), y.double()
+    if loss.curvature is None:
+        raise ValueError(
+            f"loss={loss.name!r} has no second derivative: give another loss or your own comparator"
+        )
+    zero = X.new_zeros(X.shape[1])
+    if loss.name == "linear":
+        return domain.least(X.T @ y)
+    x = domain.project(zero.unsqueeze(0), None)[0]
+    value = loss.value(X @ x, y).sum()
+    for _ in range(most_steps):
+        score = X @ x
+        g = X.T @ loss.slope(score, y)
+        H = X.T @ (loss.curvature(score, y).unsqueeze(-1) * X)
+        H.diagonal().add_(1e-14 * H.diagonal().amax() + 1e-300)
+        target = domain.project((x - torch.linalg.solve(H, g)).unsqueeze(0), Dense(H.unsqueeze(0)))[0]
+        move, step = target - x, 1.0
+        while step > 1e-12 and not loss.value(X @ (x + step * move), y).sum() <= value + 1e-4 * step * (
+            g @ move
+        ):
+            step /= 2
+        if step <= 1e-12 or -(g @ move) <= 1e-14 * (1 + value.abs()):
+            return x
+        x = x + step * move
+        value = loss.value(X @ x, y).sum()
+    raise ValueError(f"no best point found in {most_steps} steps: the losses may have none (separable data)")
+
+
+def regret(suffered: Tensor, loss: Loss, X: Tensor, y: Tensor, domain: Domain | None = None) -> Tensor:
+    """Σ f_t(x_t) - min over the domain of Σ f_t(x), for the cumulative losses ``suffered`` over all of X."""
+    x = best_point(loss, X, y, domain)
+    return suffered - loss.value(X.double() @ x, y.double()).sum()
