@@ -91,5 +91,5 @@ def epoch_adagrad(covariances: Sequence[Tensor], diameter: float, eta: float) ->
     ``covariances``: G at the update points, G_0 first and G_T last, positive definite.
     """
     first, last = (torch.linalg.eigvalsh(covariances[i]).clamp(min=0).sqrt().sum(-1) for i in (0, -1))
-        errors = torch.stack([epoch_error(G, following - G) for G, following in pairwise(covariances)]).sum(0)
+    errors = torch.stack([epoch_error(G, following - G) for G, following in pairwise(covariances)]).sum(0)
     return diameter**2 / eta * last + eta / 2 * (2 * last - 2 * first + errors)

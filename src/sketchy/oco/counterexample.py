@@ -40,7 +40,7 @@ def growth(
     Both learners are tuned to each T, as the theorems ask:
 
     - S-AdaGrad: η = D/√2; its bound is Thm 3 (about √T).
-    - Ada-FD: δ = 1 + √Σρ_t, so that the maximum in its bound is 1, and the best η, D √(Σ√ρ_t / (2 tr G^(1/2)));
+    - Ada-FD: δ = 1 + √Σρ_t, so that the maximum in its bound is 1, and the best η, D √(Σ√ρ_t / (2 tr √G));
       its bound is that of the proof of Obs. 2, D √(2 tr G^(1/2) Σ√ρ_t) (about T^(3/4)).
 
     A horizon costs 2 T updates of ``seeds`` sketches side by side.

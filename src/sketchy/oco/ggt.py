@@ -12,8 +12,8 @@ from sketchy.oco.norm import LowRank, Norm, eigh, pseudo_power
 class GGT(Learner):
     """GGT (Agarwal et al. 2019): w ← w - η ((W Wᵀ)^(1/2) + δ I)⁻¹ g, W = [g_t, β g_{t-1}, β² g_{t-2} ...].
 
-    ``sketch_size`` is r, the columns of W, ``decay`` is β. The root comes from the r x r eigenproblem of Wᵀ W.
-    O(d r) memory.
+    ``sketch_size`` is r, the columns of W, ``decay`` is β. The root comes from an r x r eigenproblem,
+    that of Wᵀ W. O(d r) memory.
     """
 
     name = "ggt"
