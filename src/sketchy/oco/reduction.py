@@ -46,9 +46,9 @@ def iterates(
 ) -> Iterator[Episode]:
     """The iterates of Alg. 4, without end.
 
-    In each episode the learner, restarted at x_t, plays N = ``rounds`` rounds of f_t(x) = f(x) + L ‖x - x_t‖²,
+    In each episode the learner, restarted at x_t, plays N = ``rounds`` rounds of f(x) + L ‖x - x_t‖²,
     and x_{t+1} is the mean of what it played. ``stochastic_gradient`` and ``gradient`` map x (d,) to an
-    estimate of f's gradient and to the gradient itself; ``smoothness`` is L. The learner has a single setting.
+    estimate of f's gradient and to the gradient itself; ``smoothness`` is L. The learner has one setting.
     """
     x, number = torch.as_tensor(start, dtype=learner.dtype), 1
     while True:
