@@ -9,6 +9,7 @@ def main() -> None:
     try:
         import tyro
 
+        from sketchy.cli.counterexample import counterexample
         from sketchy.cli.demo import demo
         from sketchy.cli.oco import oco
     except ImportError as error:
@@ -16,7 +17,7 @@ def main() -> None:
             f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it"
         ) from error
 
-    commands: dict[str, Callable[..., Any]] = {"demo": demo, "oco": oco}
+    commands: dict[str, Callable[..., Any]] = {"demo": demo, "oco": oco, "counterexample": counterexample}
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="sketchy",

@@ -41,6 +41,9 @@ def powers(curves: Mapping[str, Curve], *, title: str, x: str, y: str) -> bytes:
     figure, axes = _figure(title)
     for name, (xs, ys) in curves.items():
         axes.loglog(xs, ys, marker="o", markersize=4, label=name, **_style(name, curves))
+    ticks = sorted({value for xs, _ in curves.values() for value in xs})
+    axes.set_xticks(ticks, labels=[f"{tick:,g}" for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False)

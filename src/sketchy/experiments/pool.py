@@ -16,6 +16,17 @@ Stopped = Callable[[], bool]  # whether to save and stop
 Work = Callable[[str, Report, Stopped], bool]  # does the named piece; whether it came to its end
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small products are faster on one thread, and their digits don't depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def spread(work: Work, names: Sequence[str], processes: int, report: Report, stopped: Stopped) -> bool:
     """Do all pieces, ``processes`` at a time, one thread each; whether all came to their end.
 
@@ -23,7 +34,7 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
     error of one piece is raised here.
     """
     if processes == 1 or len(names) == 1:
-        with _one_thread():
+        with one_thread():
             return all(work(name, report, stopped) for name in names)
     context = multiprocessing.get_context("spawn")  # a fork of a process with torch's threads may hang
     reports, stop = context.Queue(), context.Event()
@@ -42,17 +53,6 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
             return all(piece.result() for piece in pieces)
         except BrokenProcessPool as error:
             raise RuntimeError("a worker process died (out of memory?); run again to go on") from error
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small products are faster on one thread, and their digits don't depend on how many there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -1,0 +1,72 @@
+"""`sketchy counterexample`: Observation 2, where Ada-FD's bound outgrows S-AdaGrad's."""
+
+import json
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments import plot
+from sketchy.experiments.pool import one_thread
+from sketchy.experiments.sweep import write
+from sketchy.oco.counterexample import growth
+
+PROMISED = {"s-adagrad": 0.5, "ada-fd": 0.75}  # the exponents of Obs. 2
+
+
+def counterexample(
+    rounds: tuple[int, ...] = (250, 500, 1000, 2000, 4000),
+    dim: int = 20,
+    sketch_size: int = 5,
+    seeds: int = 4,
+    out: Path = Path("runs/counterexample"),
+) -> None:
+    """Play Observation 2's linear losses for growing T: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
+
+    Both learners are tuned to each T as their theorems ask. Prints the bounds, the regrets and their
+    fitted exponents; writes results.jsonl and growth.png.
+
+    Args:
+        rounds: The horizons T.
+        dim: Dimension, and number of the orthonormal vectors that the losses are drawn from.
+        sketch_size: Rows of a sketch, the paper's l.
+        seeds: Streams to average over.
+        out: Directory for the results.
+    """
+    console = Console(highlight=False)
+    horizons = sorted(set(rounds))
+    with user_mistakes("sketchy counterexample"):
+        if len(horizons) < 2 or horizons[0] < 1:
+            raise ValueError(
+                f"rounds={' '.join(map(str, rounds))}: must be two or more different positive numbers"
+            )
+        if seeds < 1:
+            raise ValueError(f"seeds={seeds}: must be at least 1")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"out={str(out)!r}: can't be used: {error.strerror}") from error
+        with console.status(f"playing {2 * sum(horizons):,} rounds"), one_thread():
+            found = growth(horizons, dim=dim, sketch_size=sketch_size, seeds=seeds)
+
+    title = f"Observation 2: {dim} dimensions, sketch size {sketch_size}, mean of {seeds} streams"
+    columns = [f"{name} {what}" for name in found for what in ("bound", "regret")]
+    shown = Table("T", *columns, title=title, box=box.SIMPLE_HEAD)
+    for i, T in enumerate(horizons):
+        shown.add_row(f"{T:,}", *(f"{v[i]:.1f}" for g in found.values() for v in (g.bound, g.regret)))
+    shown.add_section()
+    shown.add_row("exponent", *(f"{e:.3f}" for g in found.values() for e in (g.exponent, g.regret_exponent)))
+    shown.add_row("Obs. 2", *(cell for name in found for cell in (f"{PROMISED[name]:g}", "")))
+    console.print(shown)
+
+    lines, curves = [], {}
+    for name, result in found.items():
+        curves[f"{name} bound, T^{result.exponent:.2f}"] = (result.rounds, result.bound)
+        curves[f"{name} regret, T^{result.regret_exponent:.2f}"] = (result.rounds, result.regret)
+        for T, bound, regret in zip(result.rounds, result.bound, result.regret, strict=True):
+            lines.append({"learner": name, "rounds": T, "bound": bound, "regret": regret})
+    write(out / "results.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    write(out / "growth.png", plot.powers(curves, title=title, x="rounds T", y="bound, regret"))
+    console.print(f"{out}: results.jsonl, growth.png", markup=False)
