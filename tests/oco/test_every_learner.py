@@ -110,7 +110,7 @@ def test_a_diverged_setting_leaves_the_others_alone(case: Case, bad: float) -> N
 def test_the_point_stays_in_the_domain(case: Case, domain: Domain, delta: float) -> None:
     learner = make(case, domain=domain, delta=delta, eta=1.0)
     assert domain.contains(learner.point.unsqueeze(0)).all()
-    for g in stream("random", 30, DIM):
+    for g in stream("random", 15, DIM):
         learner.update(g)
         assert domain.contains(learner.point.unsqueeze(0), 1e-9).all()
 

@@ -98,9 +98,13 @@ class Domain(ABC):
             return w, x, F, value / 2
 
         w, x, F, value = at(u)
+        before = torch.full_like(y[:, :1], torch.inf)
         for _ in range(_MOST_STEPS):
             largest = y.abs().amax(-1, keepdim=True) + x.abs().amax(-1, keepdim=True)
-            unsolved = F.abs().amax(-1, keepdim=True) > 1e-15 * largest
+            size = F.abs().amax(-1, keepdim=True)
+            stuck = (size <= 1e-11 * largest) & (size >= before / 2)  # what is left is rounding
+            unsolved = (size > 1e-15 * largest) & ~stuck
+            before = size
             if not bool(unsolved.any()):
                 break
             inner = self._slope(w, x, U) @ U.mT
@@ -109,8 +113,10 @@ class Domain(ABC):
             gain = (move * (over_k * move + (inner @ move.unsqueeze(-1)).squeeze(-1))).sum(-1, keepdim=True)
             step = unsolved.to(y)
             for _ in range(_MOST_HALVINGS):
-                # rounding in the value hides gains below eps
-                worse = at(u - step * move)[3] > value - 1e-4 * step * gain + 1e-15 * value.abs()
+                _, _, F_new, new = at(u - step * move)
+                # near the solution rounding hides the gain in value, and the equations tell
+                better = (size <= 1e-9 * largest) & (F_new.abs().amax(-1, keepdim=True) <= size / 2)
+                worse = unsolved & ~better & (new > value - 1e-4 * step * gain + 1e-15 * value.abs())
                 if not bool(worse.any()):
                     break
                 step = torch.where(worse, step / 2, step)

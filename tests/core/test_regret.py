@@ -1,0 +1,88 @@
+"""Bounds against their definitions written out, and their order."""
+
+import math
+
+import pytest
+import torch
+
+from sketchy.core import regret
+from sketchy.core.bounds import escaped_mass_bound
+
+LAM = torch.tensor([9.0, 4.0, 1.0, 0.25, 0.0], dtype=torch.float64)
+
+
+def test_thm_3_and_cor_4_are_as_printed() -> None:
+    D, d, rank, trace = 3.0, 5, 3, 6.5
+    omega = float(escaped_mass_bound(LAM, rank))
+    assert float(regret.s_adagrad(LAM, rank, D)) == pytest.approx(
+        D * (2**0.5 * trace + d * (omega / 2) ** 0.5)
+    )
+    expected = D * (2**0.5 * trace + (d * (d - rank) * omega / 2) ** 0.5)
+    assert float(regret.s_adagrad_improved(LAM, rank, D)) == pytest.approx(expected)
+    assert float(regret.full_adagrad(LAM, D)) == pytest.approx(2**0.5 * D * trace)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 5])
+def test_the_bounds_are_ordered(rank: int) -> None:
+    D = 2.0
+    full, improved, plain = (
+        float(regret.full_adagrad(LAM, D)),
+        float(regret.s_adagrad_improved(LAM, rank, D)),
+        float(regret.s_adagrad(LAM, rank, D)),
+    )
+    assert full <= improved <= plain
+    if rank == 5:
+        assert improved == full
+
+
+def test_the_rate_of_the_theorem_is_the_best_one_for_full_matrix_adagrad() -> None:
+    D = 2.0
+    best = float(regret.full_adagrad(LAM, D))
+    assert all(
+        best <= float(regret.full_adagrad(LAM, D, eta)) + 1e-12 for eta in (0.5, 1.0, D / 2**0.5, 2.0, 4.0)
+    )
+
+
+def test_the_epoch_error_is_the_integral(rng: torch.Generator) -> None:
+    """ε = tr(G^(-1/2) S G^(-1/2) A) with S = ∫ exp(-τ√G) A exp(-τ√G) dτ, by quadrature."""
+    A, B = (torch.randn(4, 4, generator=rng, dtype=torch.float64) for _ in range(2))
+    G, A = A @ A.T + torch.eye(4), B @ B.T
+    lam, V = torch.linalg.eigh(G)
+    root, inverse = V @ torch.diag(lam.sqrt()) @ V.T, V @ torch.diag(lam.rsqrt()) @ V.T
+    tau = torch.linspace(0, 40, 40001, dtype=torch.float64)
+    E = torch.matrix_exp(-(tau[1] - tau[0]) * root)
+    S, power = torch.zeros_like(A), torch.eye(4, dtype=torch.float64)
+    for i in range(len(tau) // 4):
+        S += power @ A @ power * (0.5 if i == 0 else 1.0)
+        power = power @ E
+    S *= tau[1] - tau[0]
+    torch.testing.assert_close(root @ S + S @ root, A, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        regret.epoch_error(G, A), (inverse @ S @ inverse @ A).trace(), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_step_skipping_bound_is_as_printed() -> None:
+    G = [
+        torch.diag(torch.tensor([1.0, 4.0])),
+        torch.diag(torch.tensor([2.0, 4.0])),
+        torch.diag(torch.tensor([2.0, 9.0])),
+    ]
+    G = [g.double() for g in G]
+    errors = 1 / 2 + 25 / (4 * 4)  # A² / (2 λ^(3/2)) on a diagonal
+    last, first, D, eta = math.sqrt(2) + 3, 3.0, 2.0, 0.5
+    expected = D**2 / eta * last + eta / 2 * (2 * last - 2 * first + errors)
+    assert float(regret.epoch_adagrad(G, D, eta)) == pytest.approx(expected)
+
+
+def test_ada_fd_at_the_best_rate_is_the_geometric_mean() -> None:
+    rho, D, trace = torch.tensor([1.0, 0.0, 1.0, 1.0]).double(), 2.0, 6.5
+    delta = 1 + rho.sum().sqrt()
+    eta = D * (rho.sqrt().sum() / (2 * trace)).sqrt()
+    assert float(regret.ada_fd(LAM, rho, D, eta, delta)) == pytest.approx(D * math.sqrt(2 * trace * 3))
+
+
+def test_ogd_and_adagrad_by_hand() -> None:
+    norms = torch.tensor([1.0, 2.0]).double()
+    assert float(regret.ogd(norms, 2.0, 0.5)) == pytest.approx(4 * 2**0.5 + 0.25 * (1 + 4 / 2**0.5))
+    assert float(regret.adagrad(torch.tensor([4.0, 9.0]).double(), 2.0, 1.0)) == pytest.approx(3 * 5)
