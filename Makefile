@@ -27,6 +27,7 @@ format: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev  ## nothing else should be running
 	$(BIN)/python -m benchmarks.fd
+	$(BIN)/python -m benchmarks.oco
 
 docs: $(VENV)/installed-docs  ## site/index.html
 	$(BIN)/mkdocs build --strict

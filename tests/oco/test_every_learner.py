@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sketchy.oco as oco
-from oco.cases import CASES, DELTA, DIM, ETA, SKETCH_SIZE, STREAMS, Case, stream
+from learners import CASES, DELTA, DIM, ETA, SKETCH_SIZE, STREAMS, Case, stream
 from sketchy.core import regret, sketch
 from sketchy.core.operator import Compensated
 from sketchy.oco.domain import Ball, Box, Domain, Simplex
