@@ -1,4 +1,4 @@
-"""Projections against dense solvers: root finding for the ball, bounded least squares for the box, all faces for the simplex."""
+"""Projections by other means: root finding (ball), bounded least squares (box), every face (simplex)."""
 
 import numpy as np
 import pytest

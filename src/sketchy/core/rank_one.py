@@ -16,6 +16,8 @@ NOISE = 1e-14
 # A remainder below this share of its vector is orthogonalised again: rounding left in it, of the
 # directions it should be free of, eps divided by the share.
 _SAFE_SHARE = 0.1
+# Problems with v = 0 are left out where no more than this share of the batch has changed.
+_WORTH_PICKING = 0.85
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = 
         beta = torch.linalg.vector_norm(rest, dim=-1)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         beta = beta.masked_fill(beta <= 16 * torch.finfo(x.dtype).eps * size, 0.0)
-    basis[:, :1] = rest / beta.masked_fill(beta == 0, torch.inf).unsqueeze(-1)
+    torch.div(
+        rest, beta.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(-1), out=basis[:, :1]
+    )  # 0 / 0 is 0 here
     p[:, :1] = beta
     v = p if scale is None else scale * p
 
@@ -75,14 +79,19 @@ def orthonormal(basis: Tensor) -> Tensor:
 
 
 def _eigh(d: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (P, n), ascending, and eigenvectors (P, n, n) of diag(d) + v vᵀ; nan where not finite."""
+    """Eigenvalues (P, n), ascending, and eigenvectors (P, n, n) of diag(d) + v vᵀ; nan where not finite.
+
+    LAPACK takes one matrix at a time, and raises on nan: it's given those that need it.
+    """
     S = v.unsqueeze(-1) * v.unsqueeze(-2)
     S.diagonal(dim1=-2, dim2=-1).add_(d)
-    if math.isfinite(S.sum().item()):
+    moved = v.any(-1)
+    if math.isfinite(S.sum().item()) and int(moved.sum()) > _WORTH_PICKING * len(v):
         lam, Q = torch.linalg.eigh(S)
         return lam, Q
-    broken = ~S.isfinite().all(-1).all(-1)  # LAPACK raises on nan
-    lam, Q = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), 0.0))
-    return lam.masked_fill(broken.unsqueeze(-1), torch.nan), Q.masked_fill(
-        broken.reshape(-1, 1, 1), torch.nan
-    )
+    broken = ~S.isfinite().all(-1).all(-1)
+    lam, Q = d.clone(), torch.eye(v.shape[-1], dtype=v.dtype, device=v.device).repeat(len(v), 1, 1)
+    chosen = (moved & ~broken).nonzero().squeeze(-1)
+    lam[chosen], Q[chosen] = torch.linalg.eigh(S[chosen])
+    lam[broken], Q[broken] = torch.nan, torch.nan
+    return lam, Q
