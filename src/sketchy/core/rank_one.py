@@ -59,7 +59,8 @@ def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = 
         p = p + more.squeeze(-1)
         beta = torch.linalg.vector_norm(rest, dim=-1)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        beta = beta.masked_fill(beta <= 16 * torch.finfo(x.dtype).eps * size, 0.0)
+        nothing = beta <= 16 * torch.finfo(x.dtype).eps * size
+        beta, rest = beta.masked_fill(nothing, 0.0), rest.masked_fill(nothing.unsqueeze(-1), 0.0)
     torch.div(
         rest, beta.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(-1), out=basis[:, :1]
     )  # 0 / 0 is 0 here
