@@ -1,0 +1,51 @@
+"""The rank-one FD-update against the exact solver, side by side sketches, and vectors that are not finite."""
+
+import torch
+
+from sketchy.core import sketch
+from sketchy.core.rank_one import fold_, orthonormal
+
+BATCH, DIM, RANK = 3, 20, 5
+
+
+def test_each_sketch_of_a_batch_equals_the_exact_one(rng: torch.Generator) -> None:
+    basis, eigenvalues = torch.zeros(BATCH, RANK, DIM).double(), torch.zeros(BATCH, RANK).double()
+    escaped = torch.zeros(BATCH, 1).double()
+    exact = sketch.empty(DIM, RANK, batch=(BATCH,), dtype=torch.float64)
+    scale = torch.tensor([[1.0], [0.1], [30.0]]).double()
+    for _ in range(60):
+        x = torch.randn(BATCH, DIM, generator=rng, dtype=torch.float64) * 0.8 ** torch.arange(DIM)
+        folded = fold_(basis, eigenvalues, x, scale)
+        basis, eigenvalues, escaped = folded.basis(), folded.eigenvalues, escaped + folded.escaped
+        exact = sketch.update(exact, (scale * x).unsqueeze(-1))
+        B = basis * eigenvalues.sqrt().unsqueeze(-1)
+        torch.testing.assert_close(B.mT @ B, exact.factor() @ exact.factor().mT, rtol=1e-9, atol=1e-10)
+        # with the weights of the identity, `combine` gives the vector back
+        torch.testing.assert_close(folded.combine(torch.ones_like(eigenvalues)), x, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(escaped.squeeze(-1), exact.escaped_mass, rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        basis[:, 1:] @ basis[:, 1:].mT, torch.eye(RANK - 1).double().expand(BATCH, -1, -1)
+    )
+    assert (basis[:, 0] == 0).all() and (eigenvalues[:, 0] == 0).all()
+
+
+def test_a_sketch_that_meets_nan_leaves_the_others_alone(rng: torch.Generator) -> None:
+    basis, eigenvalues = torch.zeros(BATCH, RANK, DIM).double(), torch.zeros(BATCH, RANK).double()
+    for bad in (False, True, False):
+        x = torch.randn(BATCH, DIM, generator=rng, dtype=torch.float64)
+        if bad:
+            x[1] = torch.nan
+        folded = fold_(basis, eigenvalues, x)
+        basis, eigenvalues = folded.basis(), folded.eigenvalues
+    assert eigenvalues[1].isnan().all()
+    assert eigenvalues[[0, 2]].isfinite().all() and basis[[0, 2]].isfinite().all()
+
+
+def test_orthonormal_repairs_small_errors_and_keeps_zero_rows(rng: torch.Generator) -> None:
+    U = torch.linalg.qr(torch.randn(DIM, RANK, generator=rng, dtype=torch.float64))[0].T.unsqueeze(0)
+    U = torch.cat(
+        [torch.zeros(1, 1, DIM).double(), U + 1e-6 * torch.randn(U.shape, generator=rng).double()], 1
+    )
+    fixed = orthonormal(U)
+    assert (fixed[:, 0] == 0).all()
+    torch.testing.assert_close(fixed[0, 1:] @ fixed[0, 1:].T, torch.eye(RANK).double(), rtol=0, atol=1e-10)
