@@ -51,7 +51,10 @@ def warm(matrices: list[Tensor], rank: int) -> sketch.Sketch:
 
 
 def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Callable[[], object]:
-    """The update with everything left out but its matrix products, as torch.mm of the same shapes."""
+    """The update with everything left out but its matrix products, as torch.mm of the same shapes.
+
+    The product with a triangular inverse (a triangular solve in the update) counts as a product.
+    """
     U, small = state.basis, torch.randn(state.rank, state.rank) / state.rank
 
     def run() -> object:
@@ -143,7 +146,7 @@ def image_rows(rows: int) -> Tensor:
         patches.append(grey.unfold(0, 20, 5).unfold(1, 50, 5).reshape(-1, 1000))
     everything = torch.cat(patches)
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0))
-    return everything[order[:rows]].contiguous()
+    return everything[order[: rows // 50 * 50]].contiguous()  # IncrementalPCA refuses a short last batch
 
 
 def streaming(options: Options) -> None:
@@ -166,8 +169,8 @@ def streaming(options: Options) -> None:
 
     def theirs() -> Result:
         pca = IncrementalPCA(n_components=rank, batch_size=batch)
-        for block in centred.numpy().reshape(-1, batch, 1000):
-            pca.partial_fit(block)
+        for block in centred.split(batch):
+            pca.partial_fit(block.numpy())
 
         def dense() -> Tensor:
             lam, mean = (torch.tensor(x).double() for x in (pca.singular_values_**2, pca.mean_))
@@ -201,6 +204,8 @@ def streaming(options: Options) -> None:
 
 def main() -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.fd")
+    if options.rounds < 3 or options.rows < 100:
+        raise SystemExit("benchmarks.fd: --rounds must be at least 3 (quartiles), --rows at least 100")
     torch.set_num_threads(options.threads)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
     one_update(options)

@@ -94,13 +94,14 @@ def test_a_wide_block_is_split_and_decays_once(solver):
     assert_close(full.dense(compensated=True), C, scale=norm(C), tolerance=1e-10)
 
 
-def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch):
+@pytest.mark.parametrize(("solver", "columns"), [("exact", 80), ("subspace", 160)])
+def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch, solver, columns):
     """No solver call sees more columns than a fixed multiple of the sketch's own."""
     seen = []
     original = core.update
     monkeypatch.setattr(core, "update", lambda s, A, **kw: seen.append(A.shape[-1]) or original(s, A, **kw))
-    FrequentDirections(500, 40).update(torch.randn(500, 5000))
-    assert max(seen) <= 80
+    FrequentDirections(500, 40, solver=solver).update(torch.randn(500, 5000))
+    assert max(seen) == columns and sum(seen) == 5000
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -125,6 +126,43 @@ def test_float32_streams_of_any_scale_have_finite_certified_sketches(scale, solv
     assert norm(C - fd.dense()) <= fd.error_bound <= 15 * norm(C - fd.dense())
     whitened = fd.apply(matrices[-1])
     assert torch.isfinite(whitened).all() and whitened.norm() > 0.1
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_largest_finite_float32_numbers_are_kept(solver):
+    A = torch.finfo(F32).max * torch.tensor([[1.0, 0.5], [-1.0, 0.25], [0.0, 1.0]])
+    fd = feed(FrequentDirections(3, 3, solver=solver), [A, A.flip(0)])
+    C = covariance([A, A.flip(0)])
+    assert norm(C - fd.dense()) <= fd.error_bound <= norm(C)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overflow_are_refused(solver):
+    fd = FrequentDirections(4, 3, solver=solver, dtype=F64, buffer=1)
+    fd.update(torch.full((4, 2), 1e-200, dtype=F64))
+    assert torch.isfinite(fd.eigenvalues).all() and fd.eigenvalues.max() <= 1e-300
+    fd.update(torch.full((4, 2), 1e140, dtype=F64))
+    assert_close(fd.dense() / 1e280, 2 * torch.ones(4, 4, dtype=F64), scale=1, tolerance=1e-12)
+    with pytest.raises(ValueError, match=r"A has entries beyond 1e\+150"):
+        fd.update(torch.full((4,), 1e160, dtype=F64))
+
+
+def test_numbers_from_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    fd = FrequentDirections(numpy.int64(5), numpy.int32(3), decay=numpy.float32(0.5))
+    assert (fd.dim, fd.rank, fd.decay) == (5, 3, 0.5)
+
+
+def test_the_default_dtype_changes_nothing_but_the_dtype():
+    matrices = stream("power", 20, 5, 6)
+    plain = feed(FrequentDirections(20, 4, solver="subspace", dtype=F64), matrices)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(F64)
+    try:
+        other = feed(FrequentDirections(20, 4, solver="subspace"), matrices)
+    finally:
+        torch.set_default_dtype(before)
+    assert same(plain, other)
 
 
 def test_rank_is_clipped_to_dim():
@@ -213,11 +251,14 @@ def test_saved_and_continued_equals_never_having_stopped(way, solver):
     assert same(feed(fd, after), feed(restored, after))
 
 
-def test_a_copy_does_not_share_its_fate():
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_copy_does_not_share_its_fate(duplicate):
     fd = feed(FrequentDirections(6, 3), [torch.ones(6)])
-    twin = copy.deepcopy(fd)
+    twin = duplicate(fd)
+    twin.update(2 * torch.ones(6))
     twin.update(torch.ones(6, 2))
-    assert fd.count == 1 and twin.count == 3
+    assert fd.count == 1 and twin.count == 4
+    assert_close(fd.dense(), torch.ones(6, 6), scale=1, tolerance=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +272,12 @@ def test_a_copy_does_not_share_its_fate():
         lambda s: s.update(waiting=torch.zeros(2, 3)),
         lambda s: s.update(count=-1),
         lambda s: s.update(count="many"),
+        lambda s: s.update(count=True),
+        lambda s: s.update({3: 4}),
         lambda s: s.update(basis="none"),
+        lambda s: s.update(basis=torch.zeros_like(s["basis"])),
+        lambda s: s.update(eigenvalues=-s["eigenvalues"]),
+        lambda s: s.update(waiting=torch.tensor(1.0)),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(damage):
@@ -242,6 +288,11 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     with pytest.raises(ValueError, match="state"):
         fd.load_state_dict(state)
     assert same(fd, before)
+
+
+def test_a_state_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="state is a NoneType"):
+        FrequentDirections(6, 3).load_state_dict(None)
 
 
 def test_another_shape_is_refused_with_both_shapes():
@@ -296,9 +347,13 @@ def test_a_stream_may_reuse_its_memory():
         ({"decay": "0.9"}, TypeError, "decay='0.9': must be a number"),
         ({"solver": "svd"}, ValueError, "solver='svd': must be one of .*exact.*subspace"),
         ({"certificate": "maybe"}, ValueError, "certificate='maybe': must be one of .*probe.*none"),
-        ({"failure_probability": 0}, ValueError, r"failure_probability=0: must be in \(0, 1\)"),
+        ({"failure_probability": 0}, ValueError, r"failure_probability=0.0: must be in \(0, 1\)"),
         ({"buffer": 0}, ValueError, "buffer=0: must be at least 1"),
         ({"dtype": torch.bfloat16}, ValueError, "dtype=torch.bfloat16: must be torch.float32 or"),
+        ({"device": "nope"}, ValueError, "device='nope': "),
+        ({"device": "cuda:77"}, ValueError, "device='cuda:77': "),
+        ({"seed": -1}, ValueError, "seed=-1: must be at least 0"),
+        ({"seed": "lucky"}, TypeError, "seed='lucky': must be an int"),
     ],
 )
 def test_bad_options_are_refused(arguments, error, message):
@@ -316,6 +371,7 @@ BAD = {
     "device": (torch.zeros(6, device="meta"), ValueError, "on meta: must be torch.float32 on cpu"),
     "numpy": ([1.0] * 6, TypeError, r"A is a list: must be a torch.Tensor"),
     "nan": (torch.tensor([0, 0, float("nan"), 0, 0, 0]), ValueError, "A has NaN or Inf"),
+    "sparse": (torch.eye(6)[:, :2].to_sparse(), ValueError, r"A is torch.sparse_coo: must be dense"),
     "inf": (torch.full((6, 3), float("inf")), ValueError, "A has NaN or Inf"),
     "late nan": (torch.cat([torch.ones(6, 500), torch.full((6, 1), float("nan"))], 1), ValueError, "NaN"),
 }

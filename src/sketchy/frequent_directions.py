@@ -1,6 +1,8 @@
 """`FrequentDirections`: the sketch as an object that streams, with checks at the door."""
 
 import copy
+import numbers
+import operator
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -15,6 +17,7 @@ from sketchy.core.operator import Compensated
 CERTIFICATES = ("probe", "none")
 
 _PROBES = 16  # more cost time, fewer cost sharpness; any number keeps the failure probability
+_LARGEST = 1e150  # squares must fit into float64
 _LEAST_CHUNK = 64  # columns folded at once even by tiny sketches
 
 
@@ -39,13 +42,14 @@ class FrequentDirections:
             times the truth; each update's bound fails with ``failure_probability`` at most.
             ``"none"``: no probes; the bound rests on traces, always valid and far larger.
             The exact solver's bound is ρ and needs neither.
-        failure_probability: of one update's probe bound.
+        failure_probability: of one update's probe bound; over T updates they add up to T times it at most.
         seed: of the probes.
         buffer: single vectors wait until this many are there and are folded in as one block, which
             costs a fraction of one SVD each; reading anything folds what waits. ``None`` is ``rank``;
             1 is Alg. 1 vector by vector.
 
-    Bounds include an allowance for rounding, a few eps times ‖C‖ an update.
+    Bounds include an allowance for rounding, 8 eps ‖C‖ an update in float32: after a thousand updates
+    they say nothing below 1e-3 ‖C‖, and float64 is the remedy.
 
     >>> fd = FrequentDirections(dim=3, rank=3, dtype=torch.float64)
     >>> fd.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
@@ -69,33 +73,33 @@ class FrequentDirections:
         seed: int = 0,
         buffer: int | None = None,
     ) -> None:
-        _check_count("dim", dim, 1, "at least 1")
-        _check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
+        dim = _check_count("dim", dim, 1, "at least 1")
+        rank = _check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
         if buffer is not None:
-            _check_count("buffer", buffer, 1, "at least 1, or None for rank")
-        _check_number("decay", decay)
+            buffer = _check_count("buffer", buffer, 1, "at least 1, or None for rank")
+        decay = _check_number("decay", decay)
         if not 0 <= decay <= 1:
             raise ValueError(f"decay={decay}: must be in [0, 1]; 1 never forgets")
         if solver not in core.SOLVERS:
             raise ValueError(f"solver={solver!r}: must be one of {core.SOLVERS}")
         if certificate not in CERTIFICATES:
             raise ValueError(f"certificate={certificate!r}: must be one of {CERTIFICATES}")
-        _check_number("failure_probability", failure_probability)
+        failure_probability = _check_number("failure_probability", failure_probability)
         if not 0 < failure_probability < 1:
             raise ValueError(f"failure_probability={failure_probability}: must be in (0, 1)")
         self.decay = decay
         self.solver = solver
         self.certificate = certificate
         self.failure_probability = failure_probability
-        self.seed = seed
+        self.seed = _check_count("seed", seed, 0, "at least 0")
         self.buffer = buffer if buffer is not None else min(rank, dim)
         self._sketch = core.empty(
             dim,
             rank,
             dtype=_check_dtype(dtype if dtype is not None else torch.get_default_dtype()),
-            device=device if device is not None else torch.get_default_device(),
+            device=_check_device(device if device is not None else torch.get_default_device()),
         )
-        self._waiting: list[Tensor] = []  # vectors not yet folded in, oldest first
+        self._waiting: tuple[Tensor, ...] = ()  # vectors not yet folded in, oldest first
         self._count = 0
         self._folds = 0
 
@@ -189,14 +193,18 @@ class FrequentDirections:
         # one pass suffices where the sum is finite; where it is not, it may only have overflowed
         if not (torch.isfinite(columns.sum()) or torch.isfinite(columns).all()):
             raise ValueError("A has NaN or Inf entries: must be finite; the sketch is unchanged")
+        if self.dtype == torch.float64 and columns.abs().max() > _LARGEST:
+            raise ValueError(
+                f"A has entries beyond {_LARGEST:.0e}: their squares would overflow; scale A down"
+            )
         if k == 1 and self.buffer > 1:
-            self._waiting.append(columns[:, 0].clone())
+            self._waiting += (columns[:, 0].clone(),)
             if len(self._waiting) >= self.buffer:
                 self._fold_waiting()
         else:
             self._fold_waiting()
             decay = self.decay
-            wide = self.dim if self.solver == "subspace" else 2 * self.rank
+            wide = (4 if self.solver == "subspace" else 2) * self.rank
             for chunk in columns.split(max(wide, _LEAST_CHUNK), dim=-1):
                 self._fold(chunk, decay)
                 decay = 1.0  # one call decays once
@@ -215,24 +223,23 @@ class FrequentDirections:
                 raise ValueError(f"other.{name}={theirs}: must equal this sketch's {name}={mine}")
         merged = copy.copy(self)
         merged._sketch = core.merge(self.sketch, other.sketch)
-        merged._waiting = []
+        merged._waiting = ()
         merged._count = self._count + other._count
         merged._folds = self._folds + other._folds
         return merged
 
     def to(self, target: torch.device | torch.dtype | str) -> "FrequentDirections":
         """Move to a device or change the dtype, in place, as ``torch.nn.Module.to`` does."""
-        state = self._sketch
         if isinstance(target, torch.dtype):
-            dtype = _check_dtype(target)
+            dtype, state = _check_dtype(target), self.sketch
             # a basis rounded to fewer digits is a slightly different sketch of the same stream
             rounding = core.rounding(state, dtype) if dtype != state.basis.dtype else 0.0
             self._sketch = replace(
                 state, basis=state.basis.to(dtype), error_bound=state.error_bound + rounding
             )
         else:
-            self._sketch = core.Sketch(*(getattr(state, f.name).to(target) for f in fields(state)))
-        self._waiting = [v.to(target) for v in self._waiting]
+            device, state = _check_device(target), self.sketch
+            self._sketch = core.Sketch(*(getattr(state, f.name).to(device) for f in fields(state)))
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -243,18 +250,22 @@ class FrequentDirections:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where ``state_dict`` was taken: bit for bit, given the same options."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state is a {type(state).__name__}: must be a state_dict()")
         expected = self.state_dict()
         if state.keys() != expected.keys():
-            raise ValueError(f"state has the keys {sorted(state)}: must have exactly {sorted(expected)}")
+            raise ValueError(
+                f"state has the keys {sorted(map(str, state))}: must have exactly {sorted(expected)}"
+            )
         for name, mine in expected.items():
             theirs = state[name]
             if isinstance(mine, int):
-                if not isinstance(theirs, int) or theirs < 0:
+                if isinstance(theirs, bool) or not isinstance(theirs, int) or theirs < 0:
                     raise ValueError(f"state[{name!r}]={theirs!r}: must be a count")
                 continue
             if not isinstance(theirs, Tensor):
                 raise ValueError(f"state[{name!r}]={theirs!r}: must be a tensor")
-            shape = (len(theirs), self.dim) if name == "waiting" else tuple(mine.shape)
+            shape = (*theirs.shape[:1], self.dim) if name == "waiting" else tuple(mine.shape)
             if tuple(theirs.shape) != shape or theirs.dtype != mine.dtype:
                 raise ValueError(
                     f"state[{name!r}] is {tuple(theirs.shape)} {theirs.dtype}: must be {shape} {mine.dtype} "
@@ -262,9 +273,14 @@ class FrequentDirections:
                 )
             if not torch.isfinite(theirs).all():
                 raise ValueError(f"state[{name!r}] has NaN or Inf entries: must be finite")
+        U, lam = state["basis"], state["eigenvalues"]
+        if (U.mT @ U - torch.eye(self.rank).to(U)).abs().max() > 1e-3:
+            raise ValueError("state['basis'] is damaged: its columns must be orthonormal")
+        if (lam.diff() > 0).any() or lam[-1] != 0:
+            raise ValueError("state['eigenvalues'] is damaged: must descend to 0")
         tensors = (state[f.name].to(self.device, copy=True) for f in fields(self._sketch))
         self._sketch = core.Sketch(*tensors)
-        self._waiting = list(state["waiting"].to(self.device, copy=True))
+        self._waiting = tuple(state["waiting"].to(self.device, copy=True))
         self._count, self._folds = state["count"], state["folds"]
 
     # -- inside ----------------------------------------------------------------------------------
@@ -293,7 +309,7 @@ class FrequentDirections:
         weights = [self.decay ** (age / 2) for age in range(k - 1, -1, -1)]
         A = torch.stack(self._waiting, dim=-1)
         self._fold(A * A.new_tensor(weights), self.decay**k)
-        self._waiting = []
+        self._waiting = ()
 
     def _columns(self, name: str, A: Tensor) -> Tensor:
         """``A`` as (dim, k), or an error that says what is wrong with it."""
@@ -306,6 +322,8 @@ class FrequentDirections:
                 f"{name} has the shape {tuple(A.shape)}: must be ({self.dim},) or ({self.dim}, k), "
                 "one column a vector"
             )
+        if A.layout != torch.strided:
+            raise ValueError(f"{name} is {A.layout}: must be dense ({name}.to_dense() makes it so)")
         if A.dtype != self.dtype or A.device != self.device:
             raise ValueError(
                 f"{name} is {A.dtype} on {A.device}: must be {self.dtype} on {self.device} like the sketch "
@@ -314,16 +332,25 @@ class FrequentDirections:
         return A.detach().reshape(self.dim, -1 if A.numel() else 0)
 
 
-def _check_count(name: str, value: int, least: int, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+def _check_count(name: str, value: Any, least: int, allowed: str) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}={value!r}: must be an int, {allowed}")
     if value < least:
         raise ValueError(f"{name}={value}: must be {allowed}")
+    return operator.index(value)
 
 
-def _check_number(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def _check_number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}={value!r}: must be a number")
+    return float(value)
+
+
+def _check_device(device: torch.device | str) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # no such device, or none on this machine
+        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from None
 
 
 def _check_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -23,6 +23,13 @@ def test_the_demo_writes_rows_whose_certificates_hold_and_a_picture(tmp_path, ca
     assert "certified" in capsys.readouterr().out
 
 
+def test_a_directory_that_cannot_be_is_one_line_and_exit_code_2(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SystemExit) as stop:
+        demo(out=tmp_path / "file" / "demo")
+    assert stop.value.code == 2 and capsys.readouterr().err.startswith("sketchy demo: ")
+
+
 def test_a_bad_rank_is_one_line_and_exit_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         demo(out=tmp_path, ranks=(1,))

@@ -55,6 +55,16 @@ def test_frobenius_is_right_where_squares_overflow(scale, rng):
     assert_close(linalg.frobenius(A), A.double().norm(), scale=scale, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("fill", ["gaussian", 0.1, 1.3])
+@pytest.mark.parametrize("scale", [1.0, 1e25])
+def test_frobenius_of_a_large_matrix_is_right_to_a_few_eps(fill, scale, rng):
+    """A plain float32 sum over four million squares is off by hundreds of eps."""
+    shape = (2000, 2000)
+    A = torch.randn(shape, generator=rng) if fill == "gaussian" else torch.full(shape, float(fill))
+    A = A * scale
+    assert_close(linalg.frobenius(A), A.double().norm(), scale=A.double().norm(), tolerance=2e-6)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_frobenius_of_a_bad_matrix_is_not_finite(bad):
     A = torch.ones(4, 3)

@@ -90,6 +90,15 @@ def test_a_threshold_is_relative_to_the_largest_eigenvalue(rng):
     assert Compensated(U, lam, operator.escaped_mass, threshold=0.1).spectrum()[1] == 0
 
 
+@pytest.mark.parametrize(("size", "power", "x"), [(1e40, 1.0, 1e-10), (1e-40, -1.0, 1e-20)])
+def test_weights_beyond_the_range_of_float32_give_results_within_it(size, power, x):
+    U = torch.eye(4)[:, :2]
+    operator = Compensated(U, torch.tensor([size, 0.0], dtype=F64), torch.tensor(size, dtype=F64))
+    expected = torch.tensor([(2 * size) ** power, size**power, size**power, size**power], dtype=F64) * x
+    actual = operator.apply(torch.full((4, 1), x), power).squeeze(-1)
+    assert_close(actual, expected, scale=expected.max(), tolerance=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_batches_and_dtypes_are_kept(dtype, rng):
     state = sketch.empty(8, 3, batch=(2, 4), dtype=dtype)

@@ -120,6 +120,17 @@ def test_cold_start_is_exact_while_the_stream_has_a_lower_rank(shape, solver, de
         assert_close(dense(state), C, scale=norm(C), tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_after_one_huge_gradient_small_ones_still_add_up(solver, rng):
+    """Each small update is below eps of the whole; a thousand of them are not."""
+    d, small = 30, torch.randn(30, 3, generator=rng)
+    matrices = [1e4 * torch.randn(d, 1, generator=rng), *[small] * 1000]
+    state = run(matrices, 8, solver=solver, probe=False)[-1]
+    C = covariance(matrices)
+    expected = torch.linalg.eigvalsh(C).flip(0)[:4]
+    assert_close(state.eigenvalues[1:4], expected[1:4], scale=expected[1], tolerance=0.02)
+
+
 @given(problems(), st.sampled_from(SOLVERS), st.sampled_from([1e-15, 0.125, 3.0, 1e12]))
 def test_scaling_the_stream_scales_eigenvalues_and_escaped_mass_by_the_square(problem, solver, c):
     matrices, rank, decay = problem
@@ -223,6 +234,16 @@ def test_the_certificate_holds_at_every_moment_and_says_something(kind, k, solve
         assert 0 <= slack <= 50 * torch.finfo(dtype).eps * steps * largest
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.999])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", ["power", "drifting"])
+def test_after_a_thousand_float32_updates_the_certificate_still_says_something(kind, solver, decay):
+    matrices = stream(kind, 40, 8, 1000, dtype=F32)
+    state = run(matrices, 10, decay=decay, solver=solver)[-1]
+    error = norm(covariance(matrices, decay) - dense(state))
+    assert error <= state.error_bound <= 15 * error
+
+
 @pytest.mark.parametrize("k", [1, 10, 80])
 @pytest.mark.parametrize("kind", STREAMS)
 def test_without_probes_the_trace_bound_still_holds(kind, k, seed):
@@ -268,19 +289,24 @@ def test_merging_with_an_empty_sketch_changes_nothing(rng):
 # -- long streams ------------------------------------------------------------------------------------
 
 
-def long_stream(steps: int, decay: float, solver: str) -> Sketch:
+def long_stream(steps: int, decay: float, solver: str) -> tuple[Sketch, torch.Tensor]:
+    """The sketch and the covariance of many float32 updates."""
     d, rank, k = 24, 6, 2
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(997, d, k, generator=generator)  # prime, so that no pattern builds up
     spectrum = 1.0 / torch.arange(1, d + 1).unsqueeze(-1)
-    state = sketch.empty(d, rank)
+    state, C = sketch.empty(d, rank), torch.zeros(d, d, dtype=F64)
     for t in range(steps):
-        state = sketch.update(state, spectrum * noise[t % 997], beta2=decay, solver=solver)
-    return state
+        A = spectrum * noise[t % 997]
+        state = sketch.update(state, A, beta2=decay, solver=solver)
+        C.mul_(decay).addmm_(A.double(), A.double().T)
+    return state, C
 
 
 @pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("decay", [1.0, 0.999])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_long_streams_keep_the_basis_orthonormal_in_float32(solver, decay, steps):
-    assert orthonormality(long_stream(steps, decay, solver).basis) < 1e-5
+def test_long_float32_streams_keep_the_basis_orthonormal_and_the_certificate(solver, decay, steps):
+    state, C = long_stream(steps, decay, solver)
+    assert orthonormality(state.basis) < 1e-5
+    assert state.error_bound >= norm(C - dense(state))

@@ -24,10 +24,12 @@ def demo(out: Path = Path("runs/demo"), ranks: tuple[int, ...] = (4, 8, 16, 32))
     """
     console = Console()
     with user_mistakes("sketchy demo"):
+        if not ranks:
+            raise ValueError("ranks is empty: give at least one rank, such as --ranks 8 16")
+        out.mkdir(parents=True, exist_ok=True)
         vectors = sketching.digits()
         total = 2 * len(ranks)
         results = list(track(sketching.rows(vectors, ranks), "sketching", total=total, console=console))
-        out.mkdir(parents=True, exist_ok=True)
 
     count, dim = vectors.shape
     table = Table(

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def user_mistakes(command: str) -> Iterator[None]:
-    """Where options are checked and data is read: a ValueError there is the user's to mend."""
+    """Where options are checked and data is read: errors there are the user's to mend."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"{command}: {error}", file=sys.stderr)
         raise SystemExit(2) from None

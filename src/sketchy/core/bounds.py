@@ -10,6 +10,7 @@ def tail_sum(eigenvalues: Tensor, rank: int) -> Tensor:
     >>> tail_sum(torch.tensor([8.0, 4.0, 2.0, 1.0]), rank=3)
     tensor(3.)
     """
+    _check_rank(rank)
     return eigenvalues.sort(descending=True).values[..., rank - 1 :].sum(-1)
 
 
@@ -17,14 +18,15 @@ def escaped_mass_bound(eigenvalues: Tensor, rank: int) -> Tensor:
     """Ω_l of Lemma 1: no Frequent Directions sketch of ``rank`` lets more mass escape than this.
 
     min over k < l of (l - k)⁻¹ Σ_{i > k} λ_i(C), with ``eigenvalues`` (..., d) those of the true covariance
-    C, in any order. It bounds ρ, hence ‖C - B Bᵀ‖, for plain sums and, with C the exponentially
-    weighted covariance, for Obs. 6.
+    C, in any order. It bounds ρ for both solvers, hence ‖C - B Bᵀ‖ for the exact one; with C the
+    exponentially weighted covariance it is Obs. 6.
 
     >>> escaped_mass_bound(torch.tensor([8.0, 4.0, 2.0, 1.0]), rank=3)
     tensor(3.)
     >>> escaped_mass_bound(torch.tensor([1.0, 1.0, 1.0, 1.0]), rank=3)
     tensor(1.3333)
     """
+    _check_rank(rank)
     rank = min(rank, eigenvalues.shape[-1])
     lam = eigenvalues.sort(descending=True).values
     tails = lam.flip(-1).cumsum(-1).flip(-1)[..., :rank]  # Σ_{i > k} λ_i for k = 0 .. l - 1
@@ -44,3 +46,8 @@ def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Ten
     sigma = torch.linalg.svdvals(vectors * weights.to(vectors))
     missing = vectors.shape[-2] - sigma.shape[-1]  # fewer vectors than dimensions: the rest is zero
     return escaped_mass_bound(torch.nn.functional.pad(sigma.square(), (0, missing)), rank)
+
+
+def _check_rank(rank: int) -> None:
+    if rank < 1:
+        raise ValueError(f"rank={rank}: must be at least 1")

@@ -51,10 +51,11 @@ class Compensated:
 
     def apply(self, x: Tensor, power: float = 1.0) -> Tensor:
         """G̃^power x for x (..., d, k), in the dtype of x. Power 0 projects on the range. O(d l k)."""
-        inside, outside = (_power(mu, power).to(x).unsqueeze(-1) for mu in self.spectrum())
-        U = self.basis.to(x)
-        y = U.mT @ x
-        return U @ ((inside - outside) * y) + outside * x
+        inside, outside = (_power(mu, power).unsqueeze(-1) for mu in self.spectrum())
+        U, root = self.basis.to(x), outside.sqrt().to(x)
+        # weights may be beyond the range of x's dtype where the results are not
+        y = ((inside - outside) * (U.mT @ x)).to(x)
+        return U @ y + root * (root * x)
 
     def trace(self) -> Tensor:
         inside, outside = self.spectrum()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sketchy.core.linalg import (
     cholesky,
+    divide,
     extreme_scale,
     fill,
     frobenius,
@@ -21,11 +22,10 @@ from sketchy.core.linalg import (
     left_singular,
     left_singular_by_products,
     norm_bound,
-    some,
 )
 
-# What rounding leaves of a zero singular value (exact) or Ritz value (subspace), relative to the
-# largest and in units of eps. At or below it a direction counts as empty.
+# What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
+# below it a direction counts as empty.
 _NOISE = 10.0
 # What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps. LAPACK's own SVD
 # is off by some twenty eps; for float32 it runs in float64.
@@ -95,12 +95,13 @@ def update(
     dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
     lam, norm = beta2 * sketch.eigenvalues, frobenius(A)
     scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
-    if some(scale != 1):  # from here to the return, everything is in units of the scale
-        A = A / scale.to(dtype).unsqueeze(-1).unsqueeze(-1)
+    if (scale != 1).any():  # from here to the return, everything is in units of the scale
+        A = divide(A, scale)
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
     U, sigma = _STEPS[solver](sketch.basis, lam.sqrt().to(dtype), A)
-    U = fill(U, live=sigma > 0)
+    live = sigma > _NOISE * eps * sigma[..., :1]
+    U, sigma = fill(U, live), torch.where(live, sigma, 0.0).double()
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
     lost = escaped = cut.squeeze(-1).square()
@@ -122,8 +123,7 @@ def update(
 def _exact_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6): never A Aᵀ, which squares."""
     M = torch.cat([U * root.unsqueeze(-2), A], dim=-1)
-    U, sigma = left_singular(M, U.shape[-1])
-    return U, _without_noise(sigma, _NOISE * torch.finfo(U.dtype).eps)
+    return left_singular(M, U.shape[-1])
 
 
 def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,24 +138,16 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     W = K.mT @ K
     W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
     L, unsafe = cholesky(W)
-    if some(unsafe):
+    if unsafe.any():
         Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
-        U, sigma = left_singular(T, l)
-    else:
-        Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
-        T = torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False)
-        U, sigma = left_singular_by_products(T)
-    return U, _without_noise(sigma, (_NOISE * torch.finfo(U.dtype).eps) ** 0.5)
+        return left_singular(T, l)
+    Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
+    return left_singular_by_products(torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False))
 
 
 _STEPS = {"exact": _exact_step, "subspace": _subspace_step}
 SOLVERS = tuple(_STEPS)
-
-
-def _without_noise(sigma: Tensor, level: float) -> Tensor:
-    """Descending σ in float64, zero where rounding alone may have put something."""
-    return torch.where(sigma > level * sigma[..., :1], sigma, 0.0).double()
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,8 @@ def _subspace_loss(
     """A bound on ‖D‖: from its trace or, with probes, the smaller of that and theirs."""
     d, l = D.Z.shape[-2:]
     eps = torch.finfo(D.Z.dtype).eps
-    trace = (mass - D.kept.sum(-1)).clamp(min=0) + _NOISE * eps * mass
+    rounding = (_NOISE + D.A.shape[-1] ** 0.5) * eps  # of the sums of k squares
+    trace = (mass - D.kept.sum(-1)).clamp(min=0) + rounding * mass
     # D is the cut on l directions, which counts once in the norm, and a positive rest
     traced = torch.maximum(escaped, trace - (l - 1) * escaped)
     if probes is None:

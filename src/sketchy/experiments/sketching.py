@@ -83,7 +83,7 @@ def picture(vectors: Tensor, results: Sequence[Row], *, title: str) -> bytes:
             range(1, row.rank + 1), row.eigenvalues, "o", ms=3.5, color=colour, label=f"rank {row.rank}"
         )
     left.set(
-        xlabel="direction", ylabel="eigenvalue / largest", title="what the sketch keeps (with ρ added back)"
+        xlabel="direction", ylabel="eigenvalue / largest", title="what the exact sketch keeps, ρ added back"
     )
     left.set_ylim(bottom=1e-5)
     left.legend(frameon=False)
