@@ -63,7 +63,7 @@ def ogd(norms: Tensor, diameter: float, eta: float) -> Tensor:
 def ada_fd(
     eigenvalues: Tensor, escaped: Tensor, diameter: float, eta: float | Tensor, delta: float | Tensor
 ) -> Tensor:
-    """What Ada-FD's own bound (the first theorem of Wan and Zhang 2021) is at least, as in the proof of Obs. 2.
+    """What Ada-FD's own bound (Wan and Zhang 2021) is at least, as in the proof of Obs. 2.
 
     η max(1, (1 + √Σ ρ_t) / δ) tr G^(1/2) + D²/(2η) Σ √ρ_t, with ``escaped`` the masses ρ_t (..., T).
     """
