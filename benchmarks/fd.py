@@ -164,7 +164,7 @@ def streaming(options: Options) -> None:
     def ours(solver: str, blocks: int) -> Result:
         fd = FrequentDirections(1000, rank, solver=solver)
         for block in centred if blocks == 1 else centred.split(blocks):
-            fd.update(block.T)
+            fd.update(block if blocks == 1 else block.mT)
         return fd.dense, fd.error_bound  # reading the bound folds what still waits
 
     def theirs() -> Result:

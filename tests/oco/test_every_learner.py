@@ -266,3 +266,15 @@ def test_unknown_names_wrong_shapes_and_foreign_states_are_refused() -> None:
         learner.load_state_dict(oco.make("ogd", 3, eta=1.0).state_dict())
     with pytest.raises(ValueError, match="must be"):
         learner.load_state_dict(oco.make("adagrad", 4, eta=1.0).state_dict())
+
+
+@pytest.mark.parametrize("name", ["s-adagrad", "rfd-son", "fd-son", "ada-fd"])
+def test_a_given_diagonal_is_no_noise_however_small(name: str) -> None:
+    """After 1e9 in one direction, a step in a new one is divided by delta, not projected out."""
+    learner = oco.make(name, 4, eta=1.0, delta=1e-3, sketch_size=2)
+    big, small = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    big[0], small[1] = 1e9, 1e-6
+    learner.update(big)
+    before = learner.point.clone()
+    learner.update(small)
+    assert (learner.point - before)[1] < -1e-6

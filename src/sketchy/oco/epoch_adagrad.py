@@ -60,9 +60,9 @@ class EpochAdaGrad(Learner):
             self._renew()
         self._learn(g)
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, -0.5, largest)
+        outside = pseudo_power(self._outside, -0.5, largest=largest)
         y = (self._directions @ g.unsqueeze(-1)).squeeze(-1)
-        inside = y * (pseudo_power(self._spectrum, -0.5, largest) - outside)
+        inside = y * (pseudo_power(self._spectrum, -0.5, largest=largest) - outside)
         return self.eta * (outside * g + (inside.unsqueeze(1) @ self._directions).squeeze(1))
 
     def _learn(self, g: Tensor) -> None:
@@ -85,5 +85,5 @@ class EpochAdaGrad(Learner):
 
     def _norm(self) -> Norm | None:
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, 0.5, largest)
-        return LowRank(self._directions, pseudo_power(self._spectrum, 0.5, largest), outside)
+        outside = pseudo_power(self._outside, 0.5, largest=largest)
+        return LowRank(self._directions, pseudo_power(self._spectrum, 0.5, largest=largest), outside)

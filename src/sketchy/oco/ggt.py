@@ -39,8 +39,8 @@ class GGT(Learner):
         self._roots = pseudo_power(lam, 0.5)
         self._basis = (V * pseudo_power(lam, -0.5).unsqueeze(-2)).mT @ self._window
         largest = torch.maximum(self._roots.amax(-1, keepdim=True), self.delta)
-        weights = pseudo_power(self._roots + self.delta, -1.0, largest)
-        outside = pseudo_power(self.delta, -1.0, largest)
+        weights = pseudo_power(self._roots + self.delta, -1.0, largest=largest, given=self.delta)
+        outside = pseudo_power(self.delta, -1.0, largest=largest, given=self.delta)
         y = (self._basis @ g.unsqueeze(-1)).squeeze(-1)
         return self.eta * (outside * g + (((weights - outside) * y).unsqueeze(1) @ self._basis).squeeze(1))
 

@@ -61,7 +61,7 @@ def play(
             f"X is {tuple(X.shape)} and y is {tuple(y.shape)}: must be (T, {learner.dim}) and (T,), "
             f"for a learner of dim={learner.dim}"
         )
-    X, y = X.to(learner.dtype), y.to(learner.dtype)
+    y = y.to(learner.dtype)
     none = torch.zeros(learner.point.shape[:-1], dtype=learner.dtype)
     sums = after or Sums(0, none, none)
     if learner.round != sums.round:
@@ -73,7 +73,8 @@ def play(
         if stop <= sums.round:
             continue
         scores = []
-        for x, label in zip(X[sums.round : stop], y[sums.round : stop], strict=True):
+        rows = X[sums.round : stop].to(learner.dtype)  # a slice at a time: X may be bytes, and large
+        for x, label in zip(rows, y[sums.round : stop], strict=True):
             score = learner.point @ x
             scores.append(score)
             learner.update(loss.slope(score, label).unsqueeze(-1) * x)

@@ -23,7 +23,9 @@ class SAdaGrad(Sketched):
         super().__init__(dim, **options)
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return self.eta * pseudo_power(z + alpha, -0.5)
+        return self.eta * pseudo_power(z + alpha, -0.5, given=self.delta)
 
     def _curvature(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return pseudo_power(z + alpha + 1.0 if self.parameter_free else z + alpha, 0.5)
+        if self.parameter_free:
+            alpha = alpha + 1.0
+        return pseudo_power(z + alpha, 0.5, given=self.delta)
