@@ -18,7 +18,7 @@ _SAFE_SINE = 0.3
 
 # Squared singular values further apart than this many eps are not resolved by an eigensolver of
 # the same precision.
-_GRADED = 30.0
+_GRADED = 10.0
 
 # Two products with 16 probes bound a flat spectrum of 1000 directions to 2.5 times its norm; three
 # to 1.6 times, at 5 % of an update's time.

@@ -88,7 +88,7 @@ def _eigh(d: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     S.diagonal(dim1=-2, dim2=-1).add_(d)
     moved = v.any(-1)
     if math.isfinite(S.sum().item()) and int(moved.sum()) > _WORTH_PICKING * len(v):
-        lam, Q = torch.linalg.eigh(S)
+        lam, Q = torch.linalg.eigh(S, UPLO="U")  # a little faster than "L"
         return lam, Q
     broken = ~S.isfinite().all(-1).all(-1)
     lam, Q = d.clone(), torch.eye(v.shape[-1], dtype=v.dtype, device=v.device).repeat(len(v), 1, 1)
