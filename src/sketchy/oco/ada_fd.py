@@ -15,4 +15,4 @@ class AdaFD(Sketched):
     name = "ada-fd"
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return self.eta * pseudo_power(z.sqrt() + alpha, -1.0, given=self.delta)
+        return self.eta * pseudo_power(z.sqrt() + alpha, -1.0, threshold=self.threshold)

@@ -15,4 +15,4 @@ class FDSON(Sketched):
         return (self.eta * self.round**0.5).rsqrt()
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return pseudo_power(z + alpha, -1.0, given=self.delta)
+        return pseudo_power(z + alpha, -1.0, threshold=self.threshold)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import LowRank, Norm, eigh, pseudo_power
+from sketchy.oco.norm import LowRank, Norm, eigh, noise_beside, pseudo_power
 
 
 class GGT(Learner):
@@ -39,8 +39,9 @@ class GGT(Learner):
         self._roots = pseudo_power(lam, 0.5)
         self._basis = (V * pseudo_power(lam, -0.5).unsqueeze(-2)).mT @ self._window
         largest = torch.maximum(self._roots.amax(-1, keepdim=True), self.delta)
-        weights = pseudo_power(self._roots + self.delta, -1.0, largest=largest, given=self.delta)
-        outside = pseudo_power(self.delta, -1.0, largest=largest, given=self.delta)
+        threshold = noise_beside(self.delta)
+        weights = pseudo_power(self._roots + self.delta, -1.0, largest=largest, threshold=threshold)
+        outside = pseudo_power(self.delta, -1.0, largest=largest, threshold=threshold)
         y = (self._basis @ g.unsqueeze(-1)).squeeze(-1)
         return self.eta * (outside * g + (((weights - outside) * y).unsqueeze(1) @ self._basis).squeeze(1))
 

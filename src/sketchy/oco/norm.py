@@ -9,19 +9,22 @@ from sketchy.core.rank_one import NOISE
 
 
 def pseudo_power(
-    mu: Tensor, power: float, *, largest: Tensor | None = None, given: Tensor | None = None
+    mu: Tensor, power: float, *, largest: Tensor | None = None, threshold: Tensor | float = NOISE
 ) -> Tensor:
     """mu^power for eigenvalues mu (P, n) >= 0, with 0^power = 0 (Moore-Penrose, Sec. 4.1).
 
-    Noise counts as zero: what is at or below 1e-14 of ``largest`` (P, 1), by default the maximum of each row.
-    A diagonal ``given`` (P, 1) by the user and contained in mu is not noise, however small: where it's
-    positive, nothing is.
+    Noise counts as zero: what is at or below ``threshold`` of ``largest`` (P, 1), by default the maximum of
+    each row.
     """
     largest = mu.amax(-1, keepdim=True) if largest is None else largest
-    noise = mu <= NOISE * largest
-    if given is not None:
-        noise &= (given <= 0) | (mu <= 0)
-    return mu.pow(power).masked_fill_(noise, 0.0)  # nan stays: a diverged setting must show
+    return mu.pow(power).masked_fill_(
+        mu <= threshold * largest, 0.0
+    )  # nan stays: a diverged setting must show
+
+
+def noise_beside(delta: Tensor) -> Tensor:
+    """The threshold for eigenvalues that contain a diagonal δ (P, 1): given by the user, it's no noise."""
+    return torch.where(delta > 0, 0.0, NOISE)
 
 
 @dataclass(frozen=True)

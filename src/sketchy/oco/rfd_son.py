@@ -20,4 +20,4 @@ class RFDSON(Sketched):
         return (self.eta * self.round).rsqrt()
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return pseudo_power(z + alpha, -1.0, given=self.delta)
+        return pseudo_power(z + alpha, -1.0, threshold=self.threshold)

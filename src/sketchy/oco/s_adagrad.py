@@ -23,9 +23,9 @@ class SAdaGrad(Sketched):
         super().__init__(dim, **options)
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        return self.eta * pseudo_power(z + alpha, -0.5, given=self.delta)
+        return self.eta * pseudo_power(z + alpha, -0.5, threshold=self.threshold)
 
     def _curvature(self, z: Tensor, alpha: Tensor) -> Tensor:
         if self.parameter_free:
             alpha = alpha + 1.0
-        return pseudo_power(z + alpha, 0.5, given=self.delta)
+        return pseudo_power(z + alpha, 0.5, threshold=self.threshold)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sketchy.core.rank_one import fold_, orthonormal
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import LowRank, Norm
+from sketchy.oco.norm import LowRank, Norm, noise_beside
 
 # Each update rotates the basis and adds rounding to it; a correction now and then keeps it orthonormal.
 CORRECT_EVERY = 64
@@ -37,6 +37,7 @@ class Sketched(Learner):
         self._basis = self._zeros(self.sketch_size, self.dim)  # rows, by ascending eigenvalue, the first free
         self._eigenvalues = self._zeros(self.sketch_size)
         self._diagonal = self.delta.clone()  # α, (P, 1)
+        self.threshold = noise_beside(self.delta)
 
     @torch.inference_mode()
     def _step(self, g: Tensor) -> Tensor:
