@@ -34,7 +34,7 @@ def demo(out: Path = Path("runs/demo"), ranks: tuple[int, ...] = (4, 8, 16, 32))
     count, dim = vectors.shape
     table = Table(
         title=f"{count} digits of {dim} pixels, one by one; the covariance itself is {dim * dim} numbers",
-        caption="Errors are ‖C - BBᵀ‖ / ‖C‖; certified: by the sketch itself, without seeing C",
+        caption="Errors are ‖C - BBᵀ‖ / ‖C‖; certified is what the sketch says of itself",
         box=box.SIMPLE_HEAD,
     )
     for column in ("solver", "rank", "numbers", "true error", "certified", "Lemma 1", "µs/vector"):
