@@ -1,8 +1,6 @@
 """`FrequentDirections`: the sketch as an object that streams, with checks at the door."""
 
 import copy
-import numbers
-import operator
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core import sketch as core
+from sketchy.core.arguments import check_count, check_device, check_dtype, check_number
 from sketchy.core.linalg import gaussian
 from sketchy.core.operator import Compensated
 
@@ -73,31 +72,31 @@ class FrequentDirections:
         seed: int = 0,
         buffer: int | None = None,
     ) -> None:
-        dim = _check_count("dim", dim, 1, "at least 1")
-        rank = _check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
+        dim = check_count("dim", dim, 1, "at least 1")
+        rank = check_count("rank", rank, 2, "at least 2 (one kept direction and the zero column)")
         if buffer is not None:
-            buffer = _check_count("buffer", buffer, 1, "at least 1, or None for rank")
-        decay = _check_number("decay", decay)
+            buffer = check_count("buffer", buffer, 1, "at least 1, or None for rank")
+        decay = check_number("decay", decay)
         if not 0 <= decay <= 1:
             raise ValueError(f"decay={decay}: must be in [0, 1]; 1 never forgets")
         if solver not in core.SOLVERS:
             raise ValueError(f"solver={solver!r}: must be one of {core.SOLVERS}")
         if certificate not in CERTIFICATES:
             raise ValueError(f"certificate={certificate!r}: must be one of {CERTIFICATES}")
-        failure_probability = _check_number("failure_probability", failure_probability)
+        failure_probability = check_number("failure_probability", failure_probability)
         if not 0 < failure_probability < 1:
             raise ValueError(f"failure_probability={failure_probability}: must be in (0, 1)")
         self.decay = decay
         self.solver = solver
         self.certificate = certificate
         self.failure_probability = failure_probability
-        self.seed = _check_count("seed", seed, 0, "at least 0")
+        self.seed = check_count("seed", seed, 0, "at least 0")
         self.buffer = buffer if buffer is not None else min(rank, dim)
         self._sketch = core.empty(
             dim,
             rank,
-            dtype=_check_dtype(dtype if dtype is not None else torch.get_default_dtype()),
-            device=_check_device(device if device is not None else torch.get_default_device()),
+            dtype=check_dtype(dtype if dtype is not None else torch.get_default_dtype()),
+            device=check_device(device if device is not None else torch.get_default_device()),
         )
         self._waiting: tuple[Tensor, ...] = ()  # vectors not yet folded in, oldest first
         self._count = 0
@@ -231,14 +230,14 @@ class FrequentDirections:
     def to(self, target: torch.device | torch.dtype | str) -> "FrequentDirections":
         """Move to a device or change the dtype, in place, as ``torch.nn.Module.to`` does."""
         if isinstance(target, torch.dtype):
-            dtype, state = _check_dtype(target), self.sketch
+            dtype, state = check_dtype(target), self.sketch
             # a basis rounded to fewer digits is a slightly different sketch of the same stream
             rounding = core.rounding(state, dtype) if dtype != state.basis.dtype else 0.0
             self._sketch = replace(
                 state, basis=state.basis.to(dtype), error_bound=state.error_bound + rounding
             )
         else:
-            device, state = _check_device(target), self.sketch
+            device, state = check_device(target), self.sketch
             self._sketch = core.Sketch(*(getattr(state, f.name).to(device) for f in fields(state)))
         return self
 
@@ -330,30 +329,3 @@ class FrequentDirections:
                 f"({name}.to(...) or fd.to(...) converts)"
             )
         return A.detach().reshape(self.dim, -1 if A.numel() else 0)
-
-
-def _check_count(name: str, value: Any, least: int, allowed: str) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r}: must be an int, {allowed}")
-    if value < least:
-        raise ValueError(f"{name}={value}: must be {allowed}")
-    return operator.index(value)
-
-
-def _check_number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r}: must be a number")
-    return float(value)
-
-
-def _check_device(device: torch.device | str) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:  # no such device, or none on this machine
-        raise ValueError(f"device={device!r}: {str(error).splitlines()[0]}") from None
-
-
-def _check_dtype(dtype: torch.dtype) -> torch.dtype:
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype}: must be torch.float32 or torch.float64")
-    return dtype

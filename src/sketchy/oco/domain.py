@@ -62,13 +62,97 @@ class Domain(ABC):
     def _nearest(self, y: Tensor) -> Tensor:
         """Projection in the Euclidean norm."""
 
-    def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
-        """The derivative of ``_nearest`` at y, where it's x, applied to the rows W (P, l, d)."""
-        raise NotImplementedError
-
     @abstractmethod
     def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
         """Projection for S = diag(s), s > 0 (P, d)."""
+
+    @abstractmethod
+    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        """Projection for S = c I + Uᵀ diag(a - c) U, a >= c > 0; U (P, l, d) has orthonormal or zero rows."""
+
+
+class Everything(Domain):
+    """K is the whole space."""
+
+    def project(self, y: Tensor, norm: Norm | None) -> Tensor:
+        return y
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return x.isfinite().all(-1)
+
+    def least(self, g: Tensor) -> Tensor:
+        if bool((g == 0).all()):
+            return torch.zeros_like(g)
+        raise ValueError("a linear loss has no least value on the whole space: give a bounded domain")
+
+    def diameter(self, dim: int) -> float:
+        return float("inf")
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        return y
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        return y
+
+    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        return y
+
+
+class Ball(Domain):
+    """{x : ‖x‖₂ <= radius}."""
+
+    def __init__(self, radius: float = 1.0) -> None:
+        if not radius > 0:
+            raise ValueError(f"radius={radius}: must be positive")
+        self.radius = radius
+
+    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
+        return torch.linalg.vector_norm(x, dim=-1) <= self.radius * (1 + tolerance)
+
+    def least(self, g: Tensor) -> Tensor:
+        return -self.radius * g / torch.linalg.vector_norm(g).clamp(min=torch.finfo(g.dtype).tiny)
+
+    def diameter(self, dim: int) -> float:
+        return 2 * self.radius
+
+    def _nearest(self, y: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+        return torch.where(length > self.radius, self.radius / length * y, y)
+
+    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
+        return self._shrink(s, y) * y
+
+    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        inside = (U @ y.unsqueeze(-1)).squeeze(-1)
+        rest = y - (inside.unsqueeze(1) @ U).squeeze(1)
+        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+        shrink = self._shrink(torch.cat([c, a], -1), torch.cat([length, inside], -1))
+        return shrink[:, :1] * rest + ((shrink[:, 1:] * inside).unsqueeze(1) @ U).squeeze(1)
+
+    def _shrink(self, s: Tensor, y: Tensor) -> Tensor:
+        """s / (s + μ) with the μ >= 0 that makes the length of (s y) / (s + μ) at most the radius.
+
+        Newton's method on 1 / length, which is nearly linear in μ and, being concave, converges from below.
+        """
+        mu = torch.zeros_like(s[:, :1])
+        for _ in range(_MOST_STEPS):
+            weight = s / (s + mu)
+            x = weight * y
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            fall = (x.square() / (s + mu)).sum(-1, keepdim=True) / length.clamp(min=torch.finfo(s.dtype).tiny)
+            over = length / self.radius - 1
+            if not bool((over > 64 * torch.finfo(s.dtype).eps).any()):
+                break
+            mu = mu + torch.where(over > 0, over * length / fall, 0.0)
+        return weight * (self.radius / length).clamp(max=1)
+
+
+class Polyhedron(Domain):
+    """A set with flat faces, on which ``_nearest`` is piecewise linear."""
+
+    @abstractmethod
+    def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
+        """The derivative of ``_nearest`` at y, where it's x, applied to the rows W (P, l, d)."""
 
     def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
         """Projection for S = c I + Uᵀ diag(a - c) U, a >= c, by Newton's method on the dual in l coordinates.
@@ -127,80 +211,7 @@ class Domain(ABC):
         return x, u
 
 
-class Everything(Domain):
-    """K is the whole space."""
-
-    def project(self, y: Tensor, norm: Norm | None) -> Tensor:
-        return y
-
-    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
-        return x.isfinite().all(-1)
-
-    def least(self, g: Tensor) -> Tensor:
-        if bool((g == 0).all()):
-            return torch.zeros_like(g)
-        raise ValueError("a linear loss has no least value on the whole space: give a bounded domain")
-
-    def diameter(self, dim: int) -> float:
-        return float("inf")
-
-    def _nearest(self, y: Tensor) -> Tensor:
-        return y
-
-    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
-        return y
-
-
-class Ball(Domain):
-    """{x : ‖x‖₂ <= radius}."""
-
-    def __init__(self, radius: float = 1.0) -> None:
-        if not radius > 0:
-            raise ValueError(f"radius={radius}: must be positive")
-        self.radius = radius
-
-    def contains(self, x: Tensor, tolerance: float = 1e-9) -> Tensor:
-        return torch.linalg.vector_norm(x, dim=-1) <= self.radius * (1 + tolerance)
-
-    def least(self, g: Tensor) -> Tensor:
-        return -self.radius * g / torch.linalg.vector_norm(g).clamp(min=torch.finfo(g.dtype).tiny)
-
-    def diameter(self, dim: int) -> float:
-        return 2 * self.radius
-
-    def _nearest(self, y: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-        return torch.where(length > self.radius, self.radius / length * y, y)
-
-    def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
-        return self._shrink(s, y) * y
-
-    def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
-        inside = (U @ y.unsqueeze(-1)).squeeze(-1)
-        rest = y - (inside.unsqueeze(1) @ U).squeeze(1)
-        length = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-        shrink = self._shrink(torch.cat([c, a], -1), torch.cat([length, inside], -1))
-        return shrink[:, :1] * rest + ((shrink[:, 1:] * inside).unsqueeze(1) @ U).squeeze(1)
-
-    def _shrink(self, s: Tensor, y: Tensor) -> Tensor:
-        """s / (s + μ) with the μ >= 0 that makes the length of (s y) / (s + μ) at most the radius.
-
-        Newton's method on 1 / length, which is nearly linear in μ and, being concave, converges from below.
-        """
-        mu = torch.zeros_like(s[:, :1])
-        for _ in range(_MOST_STEPS):
-            weight = s / (s + mu)
-            x = weight * y
-            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            fall = (x.square() / (s + mu)).sum(-1, keepdim=True) / length.clamp(min=torch.finfo(s.dtype).tiny)
-            over = length / self.radius - 1
-            if not bool((over > 64 * torch.finfo(s.dtype).eps).any()):
-                break
-            mu = mu + torch.where(over > 0, over * length / fall, 0.0)
-        return weight * (self.radius / length).clamp(max=1)
-
-
-class Box(Domain):
+class Box(Polyhedron):
     """{x : low <= x_i <= high}; the ends are numbers or (d,) tensors."""
 
     def __init__(self, low: float | Tensor = -1.0, high: float | Tensor = 1.0) -> None:
@@ -228,7 +239,7 @@ class Box(Domain):
         return self._nearest(y)
 
 
-class Simplex(Domain):
+class Simplex(Polyhedron):
     """{x : x_i >= 0, Σ x_i = total}."""
 
     def __init__(self, total: float = 1.0) -> None:
