@@ -28,7 +28,8 @@ from sketchy.core.linalg import (
 # below it a direction counts as empty.
 _NOISE = 10.0
 # What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps. LAPACK's own SVD
-# is off by some twenty eps; for float32 it runs in float64.
+# is off by some twenty eps; for float32 it runs in float64. The subspace solver's long sums add the
+# root of their length.
 _ROUNDING = {torch.float32: 8.0, torch.float64: 40.0}
 
 
@@ -109,7 +110,8 @@ def update(
         mass = lam.sum(-1) + norm.square()
         D = _Residual(sketch.basis, lam, A, U, kept)
         lost = _subspace_loss(D, mass, escaped, probes, failure_probability)
-    lost = lost + _ROUNDING[dtype] * eps * sigma[..., 0].square()
+    rounding = _ROUNDING[dtype] + (max(A.shape[-2:]) ** 0.5 if solver == "subspace" else 0.0)
+    lost = lost + rounding * eps * sigma[..., 0].square()
 
     square = scale.square()
     return Sketch(
