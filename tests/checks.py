@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from sketchy import FrequentDirections
 from sketchy.core.sketch import Sketch
 
 
@@ -39,3 +40,15 @@ def dense(sketch: Sketch) -> Tensor:
 def orthonormality(basis: Tensor) -> float:
     U = basis.double()
     return (U.mT @ U - torch.eye(U.shape[-1], dtype=U.dtype)).abs().max().item()
+
+
+def feed(fd, matrices):
+    for A in matrices:
+        fd.update(A)
+    return fd
+
+
+def same(a: FrequentDirections, b: FrequentDirections) -> bool:
+    """Bit for bit, without folding what waits."""
+    mine, theirs = a.state_dict(), b.state_dict()
+    return all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(theirs[k])) for k in mine)

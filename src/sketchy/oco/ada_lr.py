@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sketchy.core.arguments import check_count
 from sketchy.core.linalg import gaussian
 from sketchy.oco.learner import Learner
 from sketchy.oco.norm import LowRank, Norm, pseudo_power
@@ -23,9 +24,8 @@ class AdaLR(Learner):
     _tensors = ("covariance", "basis", "roots")
 
     def __init__(self, dim: int, *, sketch_size: int = 10, seed: int = 0, **options: Any) -> None:
-        if sketch_size < 1:
-            raise ValueError(f"sketch_size={sketch_size}: must be at least 1")
-        self.sketch_size, self.seed = min(sketch_size, dim), seed
+        self.sketch_size = min(check_count("sketch_size", sketch_size, 1, "at least 1"), dim)
+        self.seed = seed
         super().__init__(dim, **options)
 
     def _begin(self) -> None:

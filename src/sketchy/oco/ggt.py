@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sketchy.core.arguments import check_count
 from sketchy.oco.learner import Learner
 from sketchy.oco.norm import LowRank, Norm, eigh, noise_beside, pseudo_power
 
@@ -21,8 +22,7 @@ class GGT(Learner):
     _tensors = ("window", "basis", "roots")
 
     def __init__(self, dim: int, *, sketch_size: int = 10, decay: float = 1.0, **options: Any) -> None:
-        if sketch_size < 1:
-            raise ValueError(f"sketch_size={sketch_size}: must be at least 1 (the window's length)")
+        check_count("sketch_size", sketch_size, 1, "at least 1 (the window's length)")
         if not 0 <= decay <= 1:
             raise ValueError(f"decay={decay}: must be in [0, 1]")
         self.sketch_size, self.decay = sketch_size, decay

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sketchy.core.arguments import check_count
 from sketchy.core.rank_one import fold_, orthonormal
 from sketchy.oco.learner import Learner
 from sketchy.oco.norm import LowRank, Norm, noise_beside
@@ -26,10 +27,7 @@ class Sketched(Learner):
     _tensors = ("basis", "eigenvalues", "diagonal")
 
     def __init__(self, dim: int, *, sketch_size: int = 10, **options: Any) -> None:
-        if sketch_size < 2:
-            raise ValueError(
-                f"sketch_size={sketch_size}: must be at least 2 (one kept direction and a free one)"
-            )
+        check_count("sketch_size", sketch_size, 2, "at least 2 (one kept direction and a free one)")
         self.sketch_size = min(sketch_size, dim)
         super().__init__(dim, **options)
 
