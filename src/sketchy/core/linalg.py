@@ -25,6 +25,17 @@ _GRADED = 10.0
 _CHEBYSHEV_DEGREE = 2
 
 
+def certain(condition: Tensor) -> bool:
+    """Whether a condition holds everywhere, as far as that may be asked.
+
+    Reading a boolean is free on the CPU, a synchronisation on an accelerator and a break in a
+    compiled graph. There the answer is no, and the caller takes the road that is right either way.
+    """
+    if condition.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return bool(condition.all())
+
+
 def frobenius(A: Tensor) -> Tensor:
     """The Frobenius norm of each (..., d, k) matrix, float64, safe from overflow and underflow.
 

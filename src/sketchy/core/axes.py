@@ -1,0 +1,95 @@
+"""A weight as a stack of blocks, and back: which axes are merged, where they are cut. Shapes only.
+
+weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), zero-padded at the far ends.
+A zero row adds nothing to a covariance and gets a zero step, so padding changes no number.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a weight of one shape is cut into blocks."""
+
+    shape: tuple[int, ...]  # of the weight
+    merged: tuple[int, ...]  # d_1, ..., d_N: after merging neighbouring axes
+    block: tuple[int, ...]  # b_1, ..., b_N: of one block
+    cuts: tuple[int, ...]  # how many blocks lie along each axis
+
+    @property
+    def count(self) -> int:
+        """Blocks in one weight."""
+        return math.prod(self.cuts)
+
+    def split(self, x: Tensor) -> Tensor:
+        """(K, *shape) → (K * count, *block); a view where nothing is cut."""
+        x = x.reshape(-1, *self.merged)
+        if self.count == 1:
+            return x
+        padding = [c * b - d for d, b, c in zip(self.merged, self.block, self.cuts, strict=True)]
+        x = torch.nn.functional.pad(x, [side for end in reversed(padding) for side in (0, end)])
+        axes = range(len(self.merged))
+        x = x.reshape(-1, *(size for pair in zip(self.cuts, self.block, strict=True) for size in pair))
+        x = x.permute(0, *(1 + 2 * i for i in axes), *(2 + 2 * i for i in axes))
+        return x.reshape(-1, *self.block)
+
+    def join(self, blocks: Tensor) -> Tensor:
+        """(K * count, *block) → (K, *shape): undoes ``split``."""
+        if self.count > 1:
+            n = len(self.merged)
+            blocks = blocks.reshape(-1, *self.cuts, *self.block)
+            blocks = blocks.permute(0, *(1 + i + side * n for i in range(n) for side in (0, 1)))
+            blocks = blocks.reshape(-1, *(c * b for c, b in zip(self.cuts, self.block, strict=True)))
+            blocks = blocks[(slice(None), *(slice(d) for d in self.merged))]
+        return blocks.reshape(-1, *self.shape)
+
+
+@lru_cache(maxsize=4096)
+def layout(
+    shape: tuple[int, ...], *, merge_dims: int | None, block_size: int | None, flat: bool = False
+) -> Layout:
+    """The layout of a weight; ``flat`` makes it one vector, as S-AdaGrad sees it (Alg. 2)."""
+    merged = (math.prod(shape),) if flat else merge(shape, merge_dims)
+    cuts = tuple(1 if block_size is None else max(1, -(-d // block_size)) for d in merged)
+    # the smallest blocks that need no more cuts: less padding
+    block = tuple(-(-d // c) for d, c in zip(merged, cuts, strict=True))
+    return Layout(shape, merged, block, cuts)
+
+
+def merge(shape: tuple[int, ...], merge_dims: int | None) -> tuple[int, ...]:
+    """Merge neighbouring axes, never below two; axes of length one vanish.
+
+    ``merge_dims`` None gives the matrix (first axis, all others); a number merges while the product
+    stays at or below it, from the first axis on.
+    """
+    axes = [size for size in shape if size != 1]
+    if len(axes) < 2:
+        return (math.prod(shape),)
+    if merge_dims is None:
+        return axes[0], math.prod(axes[1:])
+    merged = axes[:1]
+    for size in axes[1:]:
+        if merged[-1] * size <= merge_dims:
+            merged[-1] *= size
+        else:
+            merged.append(size)
+    return tuple(merged) if len(merged) > 1 else (axes[0], math.prod(axes[1:]))
+
+
+def unfold(x: Tensor, axis: int) -> Tensor:
+    """(S, b_1, ..., b_N) as the (S, b_axis, rest) matrices whose columns are the fibres along one axis."""
+    if x.dim() == 3:
+        return (x, x.mT)[axis]
+    return x.movedim(1 + axis, 1).reshape(x.shape[0], x.shape[1 + axis], -1)
+
+
+def fold(matrix: Tensor, axis: int, like: Tensor) -> Tensor:
+    """Undo ``unfold``: (S, b_axis, rest) back to the shape of ``like``."""
+    if like.dim() == 3:
+        return (matrix, matrix.mT)[axis]
+    return matrix.reshape(like.movedim(1 + axis, 1).shape).movedim(1, 1 + axis)

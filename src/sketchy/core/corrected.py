@@ -1,0 +1,95 @@
+"""Adam's second moment in a sketched basis (ours, beyond the paper): core, edges and rest.
+
+With bases U (m x l) and V (n x r), a matrix X splits into four orthogonal parts: the core Uᵀ X V, the left
+edge Uᵀ X (I - V Vᵀ), the right edge (I - U Uᵀ) X V, and the rest. The core has a second moment for each
+entry, the left edge one for each row, the right edge one for each column, the rest a single one: together
+an (l + 1) x (r + 1) matrix whose last row and column stand for "outside the basis". At full rank there is
+only the core, and the step is SOAP's.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A stack X (S, m, n) seen from two bases."""
+
+    left: Tensor  # Uᵀ X, (S, l, n)
+    right: Tensor  # X V, (S, m, r)
+    core: Tensor  # Uᵀ X V, (S, l, r)
+
+
+def project(X: Tensor, U: Tensor, V: Tensor) -> Parts:
+    """The coordinates of X in both bases. O(m n (l + r))."""
+    left = U.mT @ X
+    return Parts(left, X @ V, left @ V)
+
+
+def squares(parts: Parts, total: Tensor) -> Tensor:
+    """The mean square of each part's entries, (S, l + 1, r + 1), float64.
+
+    ``total``: ‖X‖², (S,). The masses of edges and rest follow by subtraction: the parts are orthogonal.
+    """
+    (l, n), (m, r) = parts.left.shape[-2:], parts.right.shape[-2:]
+    core = parts.core.double().square()
+    rows = _row_energy(parts.left)
+    columns = _row_energy(parts.right.mT)
+    left = (rows - core.sum(-1)) / max(n - r, 1)
+    right = (columns - core.sum(-2)) / max(m - l, 1)
+    outside = total - rows.sum(-1) - columns.sum(-1) + core.sum((-2, -1))
+    rest = outside / max((m - l) * (n - r), 1)
+    return _bordered(core, left, right, rest).clamp(min=0)
+
+
+def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
+    """Second moments known in the ``old`` bases (U, V), as they are in the ``new`` ones.
+
+    Were entries uncorrelated, the variance along a new direction would be the old variances averaged
+    with its squared cosines; what lies outside the old basis has the outside's variance.
+    """
+    left, right = (_squared_cosines(b, a) for a, b in zip(old, new, strict=True))
+    return left @ moments @ right.mT
+
+
+def apply(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float) -> Tensor:
+    """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
+
+    Roots are raised by eps times the largest; where nothing was ever seen the result is zero.
+    """
+    l, r = parts.core.shape[-2:]
+    root = moments.sqrt()
+    root = root + eps * root.amax((-2, -1), keepdim=True)
+    weight = torch.where(root > 0, 1 / torch.where(root > 0, root, 1.0), 0.0).to(X)
+    core, left, right, rest = _unbordered(weight)
+    if U.shape[-2] == l and V.shape[-2] == r:
+        return U @ (core * parts.core) @ V.mT
+    right_edge = parts.right - U @ parts.core
+    # core and left edge, less what w_rest X below already has of them
+    inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
+    return torch.cat([U, (right - rest) * right_edge], -1) @ torch.cat([inner, V.mT], -2) + rest * X
+
+
+def _row_energy(X: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(X, dim=-1, dtype=torch.float64).square()
+
+
+def _bordered(core: Tensor, left: Tensor, right: Tensor, rest: Tensor) -> Tensor:
+    top = torch.cat([core, left.unsqueeze(-1)], -1)
+    bottom = torch.cat([right, rest.unsqueeze(-1)], -1).unsqueeze(-2)
+    return torch.cat([top, bottom], -2)
+
+
+def _unbordered(M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return M[..., :-1, :-1], M[..., :-1, -1:], M[..., -1:, :-1], M[..., -1:, -1:]
+
+
+def _squared_cosines(new: Tensor, old: Tensor) -> Tensor:
+    """How each new direction is made of old ones, and of the outside: (S, l + 1, l + 1), rows sum to 1."""
+    d, l = old.shape[-2:]
+    P = (new.mT @ old).double().square()
+    from_outside = (1 - P.sum(-1)).clamp(min=0)
+    outside_from = (1 - P.sum(-2)).clamp(min=0) / max(d - l, 1)
+    return _bordered(P, from_outside, outside_from, (1 - outside_from.sum(-1)).clamp(min=0))

@@ -1,0 +1,75 @@
+"""Running second moments of a gradient, entry by entry or factored over rows and columns.
+
+With β₂ < 1 a moment is a moving average, v ← β₂ v + (1 - β₂) g², read with Adam's bias correction
+v / (1 - β₂ᵗ); with β₂ = 1 it is AdaGrad's sum. Entry by entry its root is kept: hypot neither overflows
+at 1e20 nor vanishes at 1e-30, where float32 squares do. The factored form keeps m + n float64 numbers.
+
+Divisions are damped relative to the largest divisor, so that scaling every gradient changes no step.
+"""
+
+import torch
+from torch import Tensor
+
+from sketchy.core.linalg import certain, divide, extreme_scale
+
+
+def weights(beta2: float) -> tuple[float, float]:
+    """What the past and what the new square count in a second moment."""
+    return (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
+
+
+def correction(beta: float, step: Tensor) -> Tensor:
+    """1 - βᵗ, float64: how much of a moving average has been filled; 1 for a sum."""
+    return 1 - beta ** step.double() if beta < 1 else torch.ones_like(step, dtype=torch.float64)
+
+
+def like(values: Tensor, x: Tensor) -> Tensor:
+    """Per-matrix values (S,) shaped to multiply x (S, ...), in its dtype."""
+    return values.reshape(-1, *[1] * (x.dim() - 1)).to(x)
+
+
+def observe_root_(root: Tensor, g: Tensor, beta2: float) -> Tensor:
+    """Fold g² into the square of ``root``, in place, without squaring."""
+    old, new = weights(beta2)
+    return torch.hypot(root.mul_(old**0.5), g * new**0.5, out=root)
+
+
+def divide_by_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
+    """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen."""
+    largest = torch.linalg.vector_norm(root.reshape(len(root), -1), torch.inf, dim=-1)
+    floor = torch.where(largest > 0, eps * largest, 1.0)
+    damped = root + like(floor, x)
+    # eps = 0 leaves zero divisors where the numerator is zero too
+    damped = damped if eps > 0 else torch.where(damped > 0, damped, 1.0)
+    return x / damped * like(filled.sqrt(), x)
+
+
+def energy(G: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of squares of each row (S, m) and column (S, n) of G (S, m, n), float64.
+
+    ``largest`` (S,) is the largest magnitude in each matrix: extreme ones are scaled before they are squared.
+    """
+    unit = extreme_scale(largest.double())
+    if not certain(unit == 1):
+        G = divide(G, unit)
+    unit = unit.unsqueeze(-1)
+    rows, columns = ((torch.linalg.vector_norm(G, dim=axis).double() * unit).square() for axis in (-1, -2))
+    return rows, columns
+
+
+def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Roots a (S, m, 1) and b (S, 1, n) with a_i b_j = v_ij^(-1/2), v_ij = rows_i columns_j / Σ rows.
+
+    The rank-one estimate of a matrix of second moments that has the right row and column sums.
+    """
+    total = rows.sum(-1, keepdim=True)
+    share = columns / torch.where(total > 0, total, 1.0)
+    a, b = (_inverse_root(values, eps) for values in (rows, share))
+    return a.unsqueeze(-1), b.unsqueeze(-2)
+
+
+def _inverse_root(values: Tensor, eps: float) -> Tensor:
+    """1 / (√v + eps max √v), zero for zeros without a floor."""
+    root = values.sqrt()
+    damped = root + eps * root.amax(-1, keepdim=True)
+    return torch.where(damped > 0, 1 / torch.where(damped > 0, damped, 1.0), 0.0)

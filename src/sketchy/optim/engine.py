@@ -1,0 +1,289 @@
+"""The step that all optimizers share: gradients → stacks → sketches → direction → graft → weights.
+
+A subclass gives its ``kind`` and, where it differs, ``_direction``. Nothing here reads a tensor's value where
+that would wait for a device, nothing outlives a step but ``param_groups`` and ``state``, and each parameter's
+step depends on its own gradient alone.
+"""
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Unpack, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sketchy.core import dense, graft, momentum
+from sketchy.core.axes import unfold
+from sketchy.core.linalg import certain
+from sketchy.core.moments import correction, divide_by_root, like, observe_root_
+from sketchy.core.preconditioner import inverse_root, precondition
+from sketchy.core.sketch import Sketch, update
+from sketchy.optim import options as table
+from sketchy.optim import state as states
+from sketchy.optim.loading import check_loaded, restore
+from sketchy.optim.plan import Plan, plan
+from sketchy.optim.report import Report, report
+from sketchy.optim.routing import names_of, route
+from sketchy.optim.state import Stack
+
+Group = dict[str, Any]
+Values = dict[str, Tensor]
+
+
+class Engine(Optimizer):
+    """Base of the optimizers: one code path, differing by ``kind`` (see `optim.plan.plan`)."""
+
+    kind: ClassVar[str]
+    without: ClassVar[frozenset[str]] = frozenset()  # options that mean nothing to a subclass
+    changed: ClassVar[dict[str, Any]] = {}  # defaults that a subclass has otherwise
+
+    def __init_subclass__(cls) -> None:
+        """Show every option with its default in ``help`` and in editors."""
+        kinds = inspect.Parameter
+        shown = [kinds("params", kinds.POSITIONAL_OR_KEYWORD)]
+        for i, (name, value) in enumerate(cls._options().items()):
+            shown.append(
+                kinds(name, kinds.KEYWORD_ONLY if i > 1 else kinds.POSITIONAL_OR_KEYWORD, default=value)
+            )
+        cls.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+
+    @classmethod
+    def _options(cls) -> dict[str, Any]:
+        """The options of a class and their defaults, lr and betas first."""
+        known = {name: option.default for name, option in table.OPTIONS.items() if name not in cls.without}
+        return known | cls.changed
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor | None = None,
+        betas: tuple[float, float] | None = None,
+        **options: Unpack[table.Options],
+    ) -> None:
+        known = self._options()
+        self._refuse_unknown(options)
+        given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not None}
+        super().__init__(params, table.check(known | given | options, ""))
+
+    def _refuse_unknown(self, options: Mapping[str, Any], where: str = "") -> None:
+        for name in options:
+            if name in self.without:
+                raise ValueError(f"{name}={options[name]!r}{where}: {type(self).__name__} has no such option")
+            if name not in table.OPTIONS and not where:
+                raise TypeError(
+                    f"{type(self).__name__} has no option {name!r}; it has {', '.join(self._options())}"
+                )
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group; its options are checked, and nothing is added when one is wrong."""
+        index = len(self.param_groups)
+        super().add_param_group(param_group)
+        try:
+            self._refuse_unknown(param_group, where=f" in parameter group {index}")
+            param_group.update(table.check(param_group, f" in parameter group {index}"))
+            for i, p in enumerate(param_group["params"]):
+                if p.is_complex():
+                    raise TypeError(
+                        f"{self._name(param_group, i)} is complex; {type(self).__name__} takes real weights"
+                        " (torch.view_as_real gives a real view)"
+                    )
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], Any]) -> Any: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step. ``closure`` re-evaluates the loss, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_gradients()
+        for group, stack, due in self._stacks():
+            with torch.autocast(stack.params[0].device.type, enabled=False):
+                self._step_stack(group, stack, due)
+        return loss
+
+    def report(self) -> Report:
+        """A printable table of the parameters: path, ranks, bytes, escaped mass, certified error, skips."""
+        names = names_of(self.param_groups)
+        rows = [
+            (names.get(p, f"{g}.{i}"), p, self._plan(group, p, names.get(p)), self.state.get(p, {}))
+            for g, group in enumerate(self.param_groups)
+            for i, p in enumerate(group["params"])
+        ]
+        return report(rows)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; it is checked whole first, and nothing changes when it does not fit.
+
+        Each tensor keeps its own dtype, where torch would cast it to the parameter's.
+        """
+        final: dict[str, Any] = {}
+
+        def check(_: Optimizer, loaded: dict[str, Any]) -> None:
+            check_loaded(self, loaded, self._plan)
+            final.update(loaded)
+
+        hook = self.register_load_state_dict_pre_hook(check)  # runs after those of the user
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        restore(self, final, self._plan)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # a checkpoint from before an option existed
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    # ---- which parameters go together
+
+    def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
+        path = route(tuple(p.shape), name, self.kind, group)
+        return plan(tuple(p.shape), p.dtype, path, self.kind, group)
+
+    def _name(self, group: Group, index: int) -> str:
+        names = group.get("param_names")
+        return f"parameter {names[index]!r}" if names else f"parameter {index}"
+
+    def _check_gradients(self) -> None:
+        """Refuse what no path takes, before anything changes."""
+        for group in self.param_groups:
+            for i, p in enumerate(group["params"]):
+                if p.grad is not None and p.grad.layout != torch.strided:
+                    raise RuntimeError(
+                        f"{self._name(group, i)} has a sparse gradient; {type(self).__name__} needs dense"
+                        " ones (for embeddings, torch.optim.SparseAdam works beside it)"
+                    )
+
+    def _stacks(self) -> Iterator[tuple[Group, Stack, bool]]:
+        """Parameters with gradients, by group and plan; with each stack, whether its sketches are due."""
+        names = names_of(self.param_groups)
+        stacks: dict[Any, list[Tensor]] = defaultdict(list)
+        turns: dict[Any, int] = {}  # shapes take turns, so that no step has all the refreshes
+        for g, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                turn = turns.setdefault(p.shape, len(turns))
+                if p.grad is None or p.numel() == 0:
+                    continue
+                plan = self._plan(group, p, names.get(p))
+                if not self.state[p]:
+                    self.state[p].update(states.create(p, plan))
+                every, due = group.get("update_every", 1), True
+                if every > 1:
+                    done = int(self.state[p]["step"])
+                    due = done == 0 or (done + turn) % every == 0
+                stacks[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
+        for (g, *_, due), params in stacks.items():
+            group = self.param_groups[g]
+            plan = self._plan(group, params[0], names.get(params[0]))
+            yield group, Stack(params, [self.state[p] for p in params], plan), due
+
+    # ---- one stack
+
+    def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
+        G = stack.gradients(group["maximize"])
+        largest = torch.linalg.vector_norm(G.reshape(len(G), -1), torch.inf, dim=1)
+        good = largest.isfinite()
+        values = stack.gather()
+        before = None
+        if not certain(good):  # a bad gradient is zero here, and what it would change is put back below
+            G = _select(good, G, torch.zeros_like(G))
+            largest = torch.where(good, largest, 0.0)
+            before = {name: value.clone() for name, value in values.items()}
+
+        values["step"] = values["step"] + 1
+        direction = self._advance(group, stack.plan, values, G, largest, due)
+        if before is not None:
+            values = {name: _select(good, value, before[name]) for name, value in values.items()}
+            values["skipped"] = before["skipped"] + ~good
+            direction = _select(good, direction, torch.zeros_like(direction))
+        stack.scatter(values)
+        _descend(stack.params, direction, group, None if before is None else good)
+
+    def _advance(
+        self, group: Group, plan: Plan, values: Values, G: Tensor, largest: Tensor, due: bool
+    ) -> Tensor:
+        """Fold a stack of gradients (K, *shape) into ``values``; returns the directions, shaped alike."""
+        beta1, beta2 = group["betas"]
+        average, step = group["moving_average_momentum"], values["step"]
+        x = G
+        if beta1 > 0:
+            M = momentum.advance_(values["momentum"], G, beta1, moving_average=average)
+            x = momentum.look(M, G, beta1, step, moving_average=average, nesterov=group["nesterov"])
+        if plan.path == "adam":
+            root = observe_root_(values["root_moment"], G, beta2)
+            return divide_by_root(x, root, correction(beta2, step), group["eps"])
+
+        blocks = plan.layout
+        step, largest = (t.repeat_interleave(blocks.count) for t in (step, largest))
+        G, x = blocks.split(G), blocks.split(x)
+        rule = group["graft"]
+        own = {name: values[name] for name in graft.accumulators(rule, blocks.block)}
+        values.update(graft.observe(rule, own, G, largest, beta2))
+        direction = self._direction(group, plan, values, G, x, step, due)
+        if rule is not None or group["start_step"] > 1:
+            lent = graft.step(rule, values, x, step, beta2=beta2, eps=group["eps"])
+            if rule is not None:
+                direction = graft.rescale(direction, to=lent)
+            if group["start_step"] > 1:
+                direction = torch.where(like(step, x) >= group["start_step"], direction, lent)
+        return blocks.join(direction)
+
+    def _direction(
+        self, group: Group, plan: Plan, values: Values, G: Tensor, x: Tensor, step: Tensor, due: bool
+    ) -> Tensor:
+        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots."""
+        sketches = self._sketches(group, plan, values, G, due)
+        roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
+        return precondition(x, roots)
+
+    def _sketches(
+        self, group: Group, plan: Plan, values: Values, G: Tensor, due: bool
+    ) -> list[Sketch | None]:
+        """The sketch of each axis, with G (S, *block) folded in when it is due."""
+        sketches: list[Sketch | None] = []
+        for i, axis in enumerate(plan.axes):
+            if axis is None:
+                sketches.append(None)
+                continue
+            sketch = states.sketch_of(values, axis, plan.work)
+            if due:
+                A, beta2 = unfold(G, i), group["betas"][1]
+                if axis.dense:
+                    sketch = dense.update(sketch, A, beta2=beta2)
+                else:
+                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"])
+                values.update(states.values_of(sketch, axis))
+            sketches.append(sketch)
+        return sketches
+
+
+def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """``new`` for good gradients, ``old`` for bad ones; a stack may hold several blocks a parameter."""
+    mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
+    return torch.where(mask, new.to(old.dtype), old)
+
+
+def _descend(params: Sequence[Tensor], direction: Tensor, group: Group, good: Tensor | None) -> None:
+    """p ← p - lr (direction + weight_decay p), rounded to the dtype of p once; bad gradients move nothing."""
+    lr, decay = group["lr"], group["weight_decay"]
+    steps = list(direction.unbind())
+    if decay > 0 and good is None:
+        torch._foreach_add_(steps, list(params), alpha=decay)
+    elif decay > 0 and good is not None:
+        for step, p, counts in zip(steps, params, good, strict=True):
+            step.add_(p * (decay * counts))
+    if isinstance(lr, Tensor):
+        torch._foreach_mul_(steps, lr.reshape(()).to(direction))
+        torch._foreach_sub_(list(params), steps)
+    else:
+        torch._foreach_add_(list(params), steps, alpha=-lr)

@@ -1,0 +1,117 @@
+"""What one weight needs: its path, its axes and every tensor of its state, from shape and options alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from sketchy.core import graft
+from sketchy.core.axes import Layout, layout
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One preconditioned axis of a block."""
+
+    name: str  # prefix of its state: left, right, axis0, ...
+    dim: int  # d
+    rank: int  # l
+
+    @property
+    def dense(self) -> bool:
+        """Whether the whole factor is kept: d numbers a column, d columns, nothing escapes."""
+        return self.rank == self.dim
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a parameter's state, described."""
+
+    shape: Shape
+    dtype: torch.dtype
+    per_block: bool = False  # the first dimension counts blocks
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The path of a weight through a step."""
+
+    path: str  # sketch or adam
+    layout: Layout
+    axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
+    exponent: float  # of the inverse root along each axis
+    work: torch.dtype  # of the arithmetic
+    state: Mapping[str, Tensor]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.state.values())
+
+
+def plan(shape: Shape, dtype: torch.dtype, path: str, kind: str, options: Mapping[str, Any]) -> Plan:
+    """The plan of a weight of one shape on a path (``sketch`` or ``adam``) of an optimizer.
+
+    ``kind``: sketch (SketchyShampoo), dense (Shampoo), corrected (SketchySOAP) or flat (SketchyAdagrad).
+    """
+    picked = tuple(options.get(name) for name in _PLANNED)
+    return _plan(shape, dtype, path, kind, picked, options["betas"][0] > 0)
+
+
+_PLANNED = (
+    "rank", "block_size", "merge_dims", "one_sided", "exponent", "graft", "momentum_dtype", "sketch_dtype"
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def _plan(
+    shape: Shape, dtype: torch.dtype, path: str, kind: str, picked: tuple[Any, ...], momentum: bool
+) -> Plan:
+    rank, block_size, merge_dims, one_sided, exponent, rule, momentum_dtype, sketch_dtype = picked
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    sketched = getattr(torch, sketch_dtype) if sketch_dtype else wide
+    work = torch.float64 if sketched == torch.float64 else wide
+    state = {"step": Tensor((), torch.float32), "skipped": Tensor((), torch.float32)}
+    if momentum:
+        state["momentum"] = Tensor(shape, getattr(torch, momentum_dtype) if momentum_dtype else wide)
+    whole = layout(shape, merge_dims=None, block_size=None)
+    if path == "adam":
+        state["root_moment"] = Tensor(shape, wide)
+        return Plan(path, whole, (), 0.0, wide, state)
+
+    merge_dims = None if kind == "corrected" else merge_dims
+    blocks = layout(shape, merge_dims=merge_dims, block_size=block_size, flat=kind == "flat")
+    axes = _axes(blocks.block, math.inf if kind == "dense" else rank, bool(one_sided))
+    live = [axis for axis in axes if axis is not None]
+
+    def per_block(shape: Shape, dtype: torch.dtype = torch.float64) -> Tensor:
+        return Tensor((blocks.count, *shape), dtype, per_block=True)
+
+    for axis in live:
+        state[f"{axis.name}_basis"] = per_block((axis.dim, axis.rank), sketched)
+        state[f"{axis.name}_eigenvalues"] = per_block((axis.rank,))
+        state[f"{axis.name}_escaped_mass"] = per_block(())
+        state[f"{axis.name}_error_bound"] = per_block(())
+    if kind == "corrected":
+        ranks = (axis.rank if axis else 0 for axis in axes)
+        state["second_moment"] = per_block(tuple(rank + 1 for rank in ranks))
+    for name, (size, is_double) in graft.accumulators(rule, blocks.block).items():
+        state[name] = per_block(size, torch.float64 if is_double else work)
+    return Plan(path, blocks, axes, exponent or 1 / (2 * len(live)), work, state)
+
+
+def _axes(block: Shape, rank: float, one_sided: bool) -> tuple[Axis | None, ...]:
+    names = {1: ("only",), 2: ("left", "right")}.get(len(block), tuple(f"axis{i}" for i in range(len(block))))
+    shortest = min(range(len(block)), key=lambda i: block[i])
+    return tuple(
+        None if one_sided and i != shortest else Axis(name, dim, int(min(rank, dim)))
+        for i, (name, dim) in enumerate(zip(names, block, strict=True))
+    )

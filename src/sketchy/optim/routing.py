@@ -1,0 +1,73 @@
+"""Which parameter takes which path: matrices are sketched; vectors, embeddings and output heads take Adam's.
+
+An embedding's gradient has a few live rows a step, a head's has one scale per class: entry-by-entry second
+moments suit them, and users ask for the split more often than for anything else.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+# one part of a dotted name: wte, embed_tokens, tok_embeddings, lm_head, head, classifier, unembed
+_NAMES = re.compile(r"(^|[._])(wte|wpe|\w*embed\w*|\w*_emb|emb|lm_head|head|classifier|unembed\w*)([._]|$)")
+# a weight this long and this much longer than wide has a vocabulary for an axis
+_VOCABULARY, _ASPECT = 16384, 8
+
+
+@lru_cache(maxsize=4096)
+def looks_like_embedding_or_head(name: str | None, shape: tuple[int, ...]) -> bool:
+    """Whether a weight is one, by its name where there is one, or by a vocabulary-sized axis."""
+    if name is not None and _NAMES.search(name.lower()):
+        return True
+    longest = max(shape, default=0)
+    rest = 1
+    for size in shape:
+        rest *= size
+    return longest >= _VOCABULARY and longest * longest >= _ASPECT * rest
+
+
+def route(shape: tuple[int, ...], name: str | None, kind: str, options: Mapping[str, Any]) -> str:
+    """``sketch`` or ``adam`` for one parameter."""
+    if options["path"] != "auto" or kind == "flat":
+        return "sketch" if kind == "flat" and options["path"] == "auto" else str(options["path"])
+    axes = sum(size != 1 for size in shape)
+    if axes < 2:
+        return "sketch" if options.get("precondition_1d") and axes == 1 else "adam"
+    return "adam" if looks_like_embedding_or_head(name, shape) else "sketch"
+
+
+def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
+    """Two groups of a model's named parameters: those to sketch, and those for Adam's path.
+
+    Vectors, embeddings, weights tied to an embedding and output heads (by name) go to the second; a
+    parameter used twice is listed once. ``options`` go into both groups.
+
+    >>> import sketchy
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
+    >>> [group["path"] for group in sketchy.param_groups(net)]
+    ['sketch', 'adam']
+    """
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    embeddings = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}
+    groups: dict[str, list[tuple[str, torch.Tensor]]] = {"sketch": [], "adam": []}
+    for name, p in model.named_parameters():  # lists a tied weight once
+        if not p.requires_grad:
+            continue
+        vector = sum(size != 1 for size in p.shape) < 2 and not options.get("precondition_1d")
+        aside = vector or id(p) in embeddings or looks_like_embedding_or_head(name, tuple(p.shape))
+        groups["adam" if aside else "sketch"].append((name, p))
+    return [{"params": params, "path": path, **options} for path, params in groups.items()]
+
+
+def names_of(groups: Iterable[Mapping[str, Any]]) -> dict[torch.Tensor, str]:
+    """The names of parameters that were given with names."""
+    return {
+        p: name
+        for group in groups
+        for p, name in zip(group["params"], group.get("param_names", ()), strict=False)
+    }

@@ -1,0 +1,16 @@
+"""Shampoo: the dense baseline, on the code path of the sketched optimizers."""
+
+from typing import ClassVar
+
+from sketchy.optim.engine import Engine
+
+
+class Shampoo(Engine):
+    """Shampoo with whole factors, m² + n² numbers for an m x n weight: what sketches are measured against.
+
+    Blocks, one side, any exponent, grafts and everything else are those of `SketchyShampoo`, which it equals
+    at full rank.
+    """
+
+    kind: ClassVar[str] = "dense"
+    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})

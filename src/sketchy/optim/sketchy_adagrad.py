@@ -1,0 +1,23 @@
+"""SketchyAdagrad: S-AdaGrad (Alg. 2) on each parameter, flattened."""
+
+from typing import Any, ClassVar
+
+from sketchy.optim.engine import Engine
+
+
+class SketchyAdagrad(Engine):
+    """S-AdaGrad (Alg. 2, without projection): full-matrix AdaGrad with a sketch for the d x d matrix.
+
+    Each parameter is one vector of d numbers; a step is x ← x - lr G̃^(-1/2) g, and costs rank * d numbers and
+    O(d rank) products. Meant for linear models and heads, where d is small and steps are cheap.
+    """
+
+    kind: ClassVar[str] = "flat"
+    without: ClassVar[frozenset[str]] = frozenset({"merge_dims", "one_sided", "precondition_1d"})
+    changed: ClassVar[dict[str, Any]] = {
+        "betas": (0.0, 1.0),
+        "graft": None,
+        "solver": "exact",
+        "weight_decay": 0.0,
+        "lr": 0.1,
+    }

@@ -1,0 +1,36 @@
+"""SketchyShampoo: S-Shampoo (Alg. 3 and Sec. 4.3) as a torch optimizer."""
+
+from typing import Any, ClassVar
+
+from sketchy.optim.engine import Engine
+
+# The paper's deep-learning settings (Sec. 5, App. C): `SketchyShampoo(params, lr, **PAPER)`.
+PAPER: dict[str, Any] = {
+    "block_size": 1024,
+    "rank": 256,
+    "start_step": 101,
+    "update_every": 10,
+    "graft": "rmsprop_normalized",
+    "moving_average_momentum": True,
+    "nesterov": False,
+}
+
+
+class SketchyShampoo(Engine):
+    """Shampoo with a Frequent Directions sketch for each axis of a weight (Alg. 3, Sec. 4.3).
+
+    For an m x n weight with gradient G: sketch β₂ L + G Gᵀ and β₂ R + Gᵀ G at ``rank``, take
+    L̃^(-1/4) M R̃^(-1/4) of the momentum M, with the escaped mass added back, and give it the length of the
+    graft's step. State: the momentum and rank * (m + n) numbers. With ``betas=(0, 1), graft=None, eps=0,
+    weight_decay=0`` a step is that of Alg. 3. Options are explained in `sketchy.optim.options.OPTIONS`.
+
+    >>> import torch, sketchy
+    >>> net = torch.nn.Linear(8, 4)
+    >>> optimizer = sketchy.SketchyShampoo(net.named_parameters(), lr=1e-3, rank=3)
+    >>> net(torch.ones(2, 8)).square().sum().backward()
+    >>> optimizer.step()
+    >>> [row.path for row in optimizer.report()]
+    ['sketch', 'adam']
+    """
+
+    kind: ClassVar[str] = "sketch"

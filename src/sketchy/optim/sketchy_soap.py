@@ -1,0 +1,52 @@
+"""SketchySOAP: Adam's second moment in the sketched basis."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sketchy.core import corrected
+from sketchy.core.linalg import frobenius
+from sketchy.core.moments import correction, weights
+from sketchy.core.sketch import Sketch
+from sketchy.optim.engine import Engine, Values
+from sketchy.optim.plan import Plan
+from sketchy.optim.state import sketch_of
+
+
+class SketchySOAP(Engine):
+    """Adam in the basis of the sketches: SOAP's step with rank * (m + n) + rank² numbers beside the momentum.
+
+    The sketches of `SketchyShampoo` give a basis for rows and one for columns. The gradient's second moment
+    is kept entry by entry inside both bases, by rows and columns where one of them ends, and as one number
+    outside (`sketchy.core.corrected`); momentum is divided by its roots, part by part. When the bases turn,
+    the moments are carried over by squared cosines. At full rank this is SOAP with a fresh basis each step.
+    """
+
+    kind: ClassVar[str] = "corrected"
+    without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
+
+    def _direction(
+        self, group: dict[str, Any], plan: Plan, values: Values, G: Tensor, x: Tensor, step: Tensor, due: bool
+    ) -> Tensor:
+        beta2 = group["betas"][1]
+        before = [None if a is None else sketch_of(values, a, plan.work) for a in plan.axes]
+        after = self._sketches(group, plan, values, G, due)
+        old, new = (
+            [_basis(s, size, G) for s, size in zip(side, G.shape[1:], strict=True)]
+            for side in (before, after)
+        )
+        moments = values["second_moment"]
+        if due:
+            moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
+        U, V = new
+        kept, added = weights(beta2)
+        total = frobenius(G).square()
+        moments = kept * moments + added * corrected.squares(corrected.project(G, U, V), total)
+        values["second_moment"] = moments
+        moments = moments / correction(beta2, step).reshape(-1, 1, 1)
+        return corrected.apply(x, U, V, corrected.project(x, U, V), moments, group["eps"])
+
+
+def _basis(sketch: Sketch | None, size: int, like: Tensor) -> Tensor:
+    """The basis of an axis, without columns where the axis is not sketched."""
+    return like.new_zeros(len(like), size, 0) if sketch is None else sketch.basis

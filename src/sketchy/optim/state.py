@@ -1,0 +1,80 @@
+"""A parameter's state, a flat dict of tensors: made, stacked for a step, written back, loaded.
+
+Keys have no dots (distributed checkpoints split at them) and values are tensors only. All of it exists
+after a parameter's first step.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core.sketch import Sketch, empty
+from sketchy.optim.plan import Axis, Plan
+
+State = dict[str, Any]
+_FIELDS = tuple(field.name for field in fields(Sketch))
+
+
+def create(p: Tensor, plan: Plan) -> State:
+    """The state of a parameter that has seen no gradient."""
+    state: State = {
+        name: torch.zeros(tensor.shape, dtype=tensor.dtype, device=p.device)
+        for name, tensor in plan.state.items()
+    }
+    for axis in plan.axes:
+        if axis is not None:
+            basis = empty(axis.dim, axis.rank, dtype=plan.work, device=p.device).basis
+            state[f"{axis.name}_basis"].copy_(basis)  # the same in each block
+    return state
+
+
+class Stack:
+    """Parameters with one plan and one set of options, going through a step together."""
+
+    def __init__(self, params: Sequence[Tensor], states: Sequence[State], plan: Plan) -> None:
+        self.params, self.states, self.plan = params, states, plan
+
+    def gather(self) -> dict[str, Tensor]:
+        """The stacked state: (K, ...), or (K * blocks, ...) where a tensor has one entry a block.
+
+        For a single parameter these are views: what is changed in place needs no writing back.
+        """
+        return {
+            name: _stack([state[name] for state in self.states]).flatten(0, 1 if tensor.per_block else 0)
+            for name, tensor in self.plan.state.items()
+        }
+
+    def scatter(self, values: Mapping[str, Tensor]) -> None:
+        """Write stacked values into the parameters' own tensors."""
+        for name, value in values.items():
+            targets = [state[name] for state in self.states]
+            if value.data_ptr() != targets[0].data_ptr():
+                torch._foreach_copy_(targets, list(value.reshape(len(targets), *targets[0].shape).unbind()))
+
+    def gradients(self, maximize: bool) -> Tensor:
+        """(K, *shape), in the dtype of the arithmetic."""
+        grads = [p.grad for p in self.params if p.grad is not None]
+        G = _stack(grads).to(self.plan.work)
+        return -G if maximize else G
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def sketch_of(values: Mapping[str, Tensor], axis: Axis, work: torch.dtype) -> Sketch:
+    """One axis' sketch among stacked values, its basis in the dtype of the arithmetic."""
+    basis, *rest = (values[f"{axis.name}_{field}"] for field in _FIELDS)
+    if basis.dtype == torch.bfloat16:
+        # rounding to 8 bits costs orthonormality, not the span: one Newton-Schulz step restores it
+        U = basis.to(work)
+        basis = U @ (1.5 * torch.eye(axis.rank, dtype=work, device=U.device) - 0.5 * U.mT @ U)
+    return Sketch(basis.to(work), *rest)
+
+
+def values_of(sketch: Sketch, axis: Axis) -> dict[str, Tensor]:
+    """A sketch as entries of a state."""
+    return {f"{axis.name}_{field}": getattr(sketch, field) for field in _FIELDS}
