@@ -1,0 +1,173 @@
+"""The tasks by name, and where their data comes from.
+
+Rows held out for validation come from the training sets as published, never from the test sets: rates are
+tuned on them.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from sketchy.experiments import published
+from sketchy.experiments.data import data_directory
+from sketchy.experiments.published import File, Form, Known, Read
+from sketchy.experiments.tasks.models import GPT, convnet, mlp
+from sketchy.experiments.tasks.task import Split, Task
+
+CONTEXT = 64  # characters that the language model sees
+CIFAR_MEAN, CIFAR_STD = (
+    (0.4914, 0.4822, 0.4465),
+    (0.2470, 0.2435, 0.2616),
+)  # of the training pixels, by channel
+
+
+def load(name: str, *, directory: str | Path | None = None, download: bool = False) -> Task:
+    """The task ``name`` with its data; if that is missing, an error that says how to get it.
+
+    >>> digits = load("digits")
+    >>> digits.loss_name, len(digits.train), len(digits.validation)
+    ('nats', 1437, 360)
+    """
+    if name not in TASKS:
+        raise ValueError(f"task={name!r}: no such task; known are {', '.join(TASKS)}")
+    return TASKS[name](partial(_read, directory=directory, download=download))
+
+
+def _read(name: str, *, directory: str | Path | None, download: bool) -> Read:
+    return published.read(name, data_directory(directory), download=download, among=SETS)
+
+
+def _charlm(read: Callable[[str], Read]) -> Task:
+    """A small GPT on Tiny Shakespeare; the last tenth of the text is held out, the usual split."""
+    here, following = (torch.from_numpy(array) for array in read("tinyshakespeare"))
+    cut = round(0.9 * len(here))
+
+    def windows(part: slice, stride: int) -> Split:
+        return Split(*(ids[part].unfold(0, CONTEXT, stride) for ids in (here, following)))
+
+    return Task(
+        "charlm",
+        "nats per character",
+        windows(slice(None, cut), 1),
+        windows(slice(cut, None), CONTEXT),
+        prepare=lambda rows: (rows.inputs.long(), rows.targets.long()),
+        build=partial(GPT, int(here.max()) + 1, width=128, layers=2, heads=4, context=CONTEXT),
+        loss=lambda logits, targets: cross_entropy(logits.flatten(0, 1), targets.flatten()),
+        batch=16,
+        steps=400,
+        look_every=40,
+    )
+
+
+def _autoencoder(read: Callable[[str], Read]) -> Task:
+    """Hinton and Salakhutdinov's MNIST autoencoder in small: logistic units, a linear code of 20 numbers."""
+    pixels = torch.from_numpy(read("mnist")[0])
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(targets)
+
+    return Task(
+        "autoencoder",
+        "binary cross-entropy per image",
+        Split(pixels[:50_000], pixels[:50_000]),
+        Split(pixels[50_000:], pixels[50_000:]),
+        prepare=lambda rows: (rows.inputs / 255, rows.targets / 255),
+        build=partial(mlp, 784, 400, 100, 20, 100, 400, 784, activation=nn.Sigmoid, linear_at=2),
+        loss=loss,
+        batch=256,
+        steps=400,
+        look_every=20,
+    )
+
+
+def _cifar10(read: Callable[[str], Read]) -> Task:
+    """A convnet of four layers on CIFAR-10, without augmentation."""
+    planes, labels = (torch.from_numpy(array) for array in read("cifar10"))
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
+
+    def prepare(rows: Split) -> tuple[Tensor, Tensor]:
+        images = (rows.inputs.view(-1, 3, 32, 32) / 255 - mean) / std
+        return images.to(memory_format=torch.channels_last), rows.targets.long()
+
+    def build() -> nn.Module:
+        model = convnet(3, 32, 64, 64, 128, classes=10)
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    return Task(
+        "cifar10",
+        "nats",
+        Split(planes[:45_000], labels[:45_000]),
+        Split(planes[45_000:], labels[45_000:]),
+        prepare=prepare,
+        build=build,
+        loss=cross_entropy,
+        batch=64,
+        steps=400,
+        look_every=40,
+        classifies=True,
+    )
+
+
+def _digits(read: Callable[[str], Read]) -> Task:
+    """scikit-learn's digits, which need no download; every fifth is held out."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
+    held_out = torch.arange(len(labels)) % 5 == 0
+    return Task(
+        "digits",
+        "nats",
+        Split(pixels[~held_out], labels[~held_out]),
+        Split(pixels[held_out], labels[held_out]),
+        prepare=lambda rows: (rows.inputs.float() / 16, rows.targets),
+        build=partial(mlp, 64, 128, 64, 10, activation=nn.ReLU),
+        loss=cross_entropy,
+        batch=64,
+        steps=200,
+        look_every=10,
+        classifies=True,
+    )
+
+
+TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
+    "charlm": _charlm,
+    "autoencoder": _autoencoder,
+    "cifar10": _cifar10,
+    "digits": _digits,
+}
+
+
+def _characters(content: IO[bytes]) -> Read:
+    """Every character but the last, and the one that follows it, as places in the sorted alphabet."""
+    ids = np.unique(np.frombuffer(content.read(), np.uint8), return_inverse=True)[1].astype(np.uint8)
+    return ids[:-1], ids[1:]
+
+
+def _mnist(images: IO[bytes], labels: IO[bytes]) -> Read:
+    pixels = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 28 * 28)
+    return pixels.copy(), np.frombuffer(labels.read(), np.uint8, offset=8).copy()  # writable, as torch wants
+
+
+_SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+_CHAR_RNN = "https://github.com/karpathy/char-rnn"
+_RAW = "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
+_INPUT_TXT = File("tinyshakespeare/input.txt", _SHAKESPEARE, f"{_RAW}/data/tinyshakespeare/input.txt")
+_MNIST49 = published.KNOWN["mnist49"]
+
+SETS: dict[str, Known] = {
+    "tinyshakespeare": Known(
+        _CHAR_RNN,
+        tuple(
+            Form((file,), _characters)
+            for file in (_INPUT_TXT, File("text/tinyshakespeare.txt", _SHAKESPEARE))
+        ),
+    ),
+    "mnist": Known(_MNIST49.page, (Form(_MNIST49.forms[0].files, _mnist),)),
+    "cifar10": published.KNOWN["cifar10"],
+}

@@ -1,0 +1,147 @@
+"""One training run: a task, an optimizer, a schedule; out comes a record of how it went."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from sketchy.experiments.tasks import Task
+
+Schedule = Callable[[int, int], float]  # of step (from 0) and steps: what the learning rate is multiplied by
+
+
+@dataclass(frozen=True)
+class Look:
+    """The validation split, looked at after a number of steps."""
+
+    step: int
+    loss: float  # inf where the run left the numbers
+    accuracy: float | None
+
+
+@dataclass
+class Record:
+    """A run so far."""
+
+    task: str
+    seed: int
+    steps: int  # planned
+    step: int = 0  # done
+    curve: list[Look] = field(default_factory=list)
+    diverged: bool = False
+    optimizer_bytes: int = 0  # of all tensors in the optimizer's state
+    optimizer_seconds: float = 0.0  # in optimizer.step()
+    seconds: float = 0.0  # of training and looking
+
+    @property
+    def loss(self) -> float:
+        """Of the last look."""
+        return self.curve[-1].loss
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.curve[-1].accuracy
+
+    def steps_to(self, loss: float) -> float | None:
+        """When the curve first came down to ``loss``, between two looks by a straight line; None if never."""
+        for before, after in zip(self.curve, self.curve[1:], strict=False):
+            if after.loss <= loss:
+                share = (before.loss - loss) / (before.loss - after.loss) if before.loss > loss else 0.0
+                return before.step + share * (after.step - before.step)
+        return None
+
+
+def warmup_cosine(step: int, steps: int, *, warmup: float = 0.1, floor: float = 0.1) -> float:
+    """A straight line up over the first share ``warmup`` of the steps, then half a cosine down to ``floor``.
+
+    >>> [round(warmup_cosine(step, 100), 3) for step in (0, 4, 9, 10, 99)]
+    [0.1, 0.5, 1.0, 1.0, 0.1]
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    done = (step - rising) / max(1, steps - 1 - rising)
+    return floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+def train(
+    task: Task,
+    optimizer: Callable[[nn.Module], Optimizer],
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    schedule: Schedule = warmup_cosine,
+) -> Record:
+    """Train a new model of the task and return the whole record."""
+    *_, record = running(task, optimizer, steps=steps, seed=seed, schedule=schedule)
+    return record
+
+
+def running(
+    task: Task,
+    optimizer: Callable[[nn.Module], Optimizer],
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    schedule: Schedule = warmup_cosine,
+) -> Iterator[Record]:
+    """The same run, handed out after every step: to draw a bar, or to stop by not asking for more.
+
+    It is one record that grows. A run that leaves the numbers ends early, with a last look of loss inf.
+    """
+    total = task.steps if steps is None else steps
+    if total < 1:
+        raise ValueError(f"steps={total}: must be at least 1")
+    model = task.model(seed)
+    moved = optimizer(model)
+    scheduler = LambdaLR(moved, lambda step: schedule(step, total))
+    began, record = time.perf_counter(), Record(task.name, seed, total)
+    _look(task, model, record)
+    for step in range(total):
+        finite = _step(task, model, moved, record)
+        record.step = step + 1
+        if not finite:
+            record.diverged = True
+            record.curve.append(Look(record.step, math.inf, None))
+        elif record.step % task.look_every == 0 or record.step == total:
+            _look(task, model, record)
+        if not record.diverged:
+            scheduler.step()
+        record.optimizer_bytes = state_bytes(moved)
+        record.seconds = time.perf_counter() - began
+        yield record
+        if record.diverged:
+            return
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """All tensors in the state, however small."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+
+
+def _step(task: Task, model: nn.Module, optimizer: Optimizer, record: Record) -> bool:
+    """One step; whether all in it were numbers."""
+    loss = task.training_loss(model, record.seed, record.step)
+    if not loss.isfinite():
+        return False
+    optimizer.zero_grad()
+    loss.backward()
+    began = time.perf_counter()
+    try:
+        optimizer.step()
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return False  # a decomposition met inf or nan, or what had grown too large for it
+    record.optimizer_seconds += time.perf_counter() - began
+    return True
+
+
+def _look(task: Task, model: nn.Module, record: Record) -> None:
+    score = task.validate(model)
+    record.diverged = not math.isfinite(score.loss)
+    record.curve.append(Look(record.step, math.inf if record.diverged else score.loss, score.accuracy))
