@@ -63,6 +63,9 @@ def apply(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: f
     root = moments.sqrt()
     root = root + eps * root.amax((-2, -1), keepdim=True)
     weight = torch.where(root > 0, 1 / torch.where(root > 0, root, 1.0), 0.0).to(X)
+    # outside a whole basis lies rounding only, which small roots would blow up
+    weight[..., -1, :] *= U.shape[-2] > l
+    weight[..., :, -1] *= V.shape[-2] > r
     core, left, right, rest = _unbordered(weight)
     if U.shape[-2] == l and V.shape[-2] == r:
         return U @ (core * parts.core) @ V.mT
