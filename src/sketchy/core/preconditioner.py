@@ -1,9 +1,10 @@
 """Inverse roots of compensated sketches, ready to be applied: G̃^(-e) = w_out I + U diag(w_in - w_out) Uᵀ.
 
 Where `operator.Compensated` has the paper's pseudo-inverse, training damps: eigenvalues are raised by
-eps times the largest. The weight outside the basis is that of ρ. Where nothing has escaped yet (ρ = 0)
-a direction outside has never been seen; it is taken for an average one, tr C / d: neither frozen, as the
-pseudo-inverse has it, nor blown up, as eps alone would.
+eps times the largest. The weight outside the basis is that of ρ. A direction whose eigenvalue is zero, in
+the basis or, while nothing has escaped (ρ = 0), outside it, has never been seen. It is taken for an average
+one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would. (A whole factor
+in float32 has rounding of some eps for zeros of a low-rank stream: there eps decides.)
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from torch import Tensor
 from sketchy.core.axes import fold, unfold
 from sketchy.core.sketch import Sketch
 
-# Below this share of the largest eigenvalue, escaped mass is rounding.
-_NOTHING_ESCAPED = 1e-14
+# At or below this share of the largest eigenvalue, mass is rounding.
+_NEVER_SEEN = 1e-14
 
 
 @dataclass(frozen=True)
@@ -38,19 +39,15 @@ class InverseRoot:
 def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
     lam, rho = sketch.eigenvalues, sketch.escaped_mass.unsqueeze(-1)
-    inside = lam + rho
-    largest = inside.amax(-1, keepdim=True)
-    unseen = lam.sum(-1, keepdim=True) / sketch.dim
-    outside = torch.where(rho > _NOTHING_ESCAPED * largest, rho, unseen)
-    w_in, w_out = (_inverse(values, largest, exponent, eps) for values in (inside, outside))
+    largest = lam[..., :1] + rho
+    average = lam.sum(-1, keepdim=True) / sketch.dim  # needed only where ρ = 0
+
+    def inverse(values: Tensor) -> Tensor:
+        damped = torch.where(values > _NEVER_SEEN * largest, values, average) + eps * largest
+        return torch.where(largest > 0, torch.where(largest > 0, damped, 1.0) ** -exponent, 0.0)
+
+    w_in, w_out = inverse(lam + rho), inverse(rho)
     return InverseRoot(sketch.basis, (w_in - w_out).unsqueeze(-1), w_out.unsqueeze(-1))
-
-
-def _inverse(values: Tensor, largest: Tensor, exponent: float, eps: float) -> Tensor:
-    """(values + eps largest)^(-exponent), with zero for what is rounding noise."""
-    live = values > _NOTHING_ESCAPED * largest if eps == 0 else (largest > 0).expand_as(values)
-    damped = values + eps * largest
-    return torch.where(live, torch.where(live, damped, 1.0) ** -exponent, 0.0)
 
 
 def precondition(x: Tensor, roots: Sequence[InverseRoot | None]) -> Tensor:
