@@ -1,6 +1,7 @@
 """The paper, dense and literal: Alg. 1, 2 and 3 on d x d matrices in float64. The tests' oracle.
 
-Read this first. Nothing in the package imports it; every fast version is tested against it.
+After them two that the paper builds on or that build on it: S-Shampoo for weights with any number of axes,
+and SOAP. Read this first. Nothing in the package imports it; every fast version is tested against it.
 ``beta2`` below 1 gives the exponentially weighted form of Sec. 4.3; 1 is the paper's plain sum.
 """
 
@@ -100,3 +101,100 @@ class SShampoo:
         R_tilde = right.compensated() + eps * torch.eye(G.shape[1], dtype=torch.float64)
         step = pseudo_power(L_tilde, -1 / 4) @ G @ pseudo_power(R_tilde, -1 / 4)
         return SShampoo(self.X - lr * step, left, right)
+
+
+@dataclass(frozen=True)
+class TensorShampoo:
+    """S-Shampoo (Alg. 3) of a weight with N axes, one sketch along each; at full rank, Shampoo.
+
+    An axis without a sketch is left as it is; the exponent is 1 / (2 * number of sketches), 1/4 for a matrix.
+    """
+
+    X: Tensor  # (d_1, ..., d_N)
+    sketches: tuple[DenseSketch | None, ...]
+
+    @classmethod
+    def start(cls, X: Tensor, rank: int, axes: tuple[int, ...] | None = None) -> "TensorShampoo":
+        chosen = range(X.dim()) if axes is None else axes
+        sketches = (DenseSketch.empty(d, rank) if i in chosen else None for i, d in enumerate(X.shape))
+        return cls(X.double(), tuple(sketches))
+
+    def step(
+        self, G: Tensor, lr: float, beta2: float = 1.0, exponent: float | None = None
+    ) -> "TensorShampoo":
+        """Lines 5 and 6, axis by axis: the covariance of the fibres along it, then its inverse root."""
+        fibres = [G.double().movedim(i, 0).flatten(1) for i in range(G.dim())]
+        sketches = tuple(s and s.update(A @ A.T, beta2) for s, A in zip(self.sketches, fibres, strict=True))
+        power = -(exponent or 1 / (2 * sum(s is not None for s in sketches)))
+        step = G.double()
+        for i, sketch in enumerate(sketches):
+            if sketch is not None:
+                root = pseudo_power(sketch.compensated(), power)
+                step = torch.tensordot(root, step, dims=([1], [i])).movedim(0, i)
+        return TensorShampoo(self.X - lr * step, sketches)
+
+
+@dataclass(frozen=True)
+class Soap:
+    """SOAP with a fresh basis each step: Adam in the eigenbases of Shampoo's factors.
+
+    When the bases turn, second moments follow by squared cosines, as the variances of uncorrelated entries
+    do. Momentum lives in the weight's own coordinates. With ``factored`` a step has the length of Adam's
+    with the second moment factored over rows and columns.
+    """
+
+    X: Tensor  # (m, n)
+    M: Tensor  # (m, n): momentum
+    L: Tensor  # (m, m)
+    R: Tensor  # (n, n)
+    U_L: Tensor  # (m, m): eigenvectors of L
+    U_R: Tensor  # (n, n)
+    V: Tensor  # (m, n): second moment in the bases
+    rows: Tensor  # (m,): second moment summed over each row
+    columns: Tensor  # (n,)
+    t: int = 0
+
+    @classmethod
+    def start(cls, X: Tensor) -> "Soap":
+        X = X.double()
+        m, n = X.shape
+        L, R = X.new_zeros(m, m), X.new_zeros(n, n)
+        zero = torch.zeros_like(X)
+        return cls(X, zero, L, R, L, R, zero, zero.sum(1), zero.sum(0))
+
+    def step(
+        self,
+        G: Tensor,
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-7,
+        weight_decay: float = 0.0,
+        nesterov: bool = True,
+        factored: bool = False,
+    ) -> "Soap":
+        (beta1, beta2), G, t = betas, G.double(), self.t + 1
+        L, R = beta2 * self.L + G @ G.T, beta2 * self.R + G.T @ G
+        U_L, U_R = torch.linalg.eigh(L)[1], torch.linalg.eigh(R)[1]
+        O_L, O_R = U_L.T @ self.U_L, U_R.T @ self.U_R
+        V = (O_L * O_L) @ self.V @ (O_R * O_R).T
+        V = beta2 * V + (1 - beta2) * (U_L.T @ G @ U_R) ** 2
+        rows = beta2 * self.rows + (1 - beta2) * (G**2).sum(1)
+        columns = beta2 * self.columns + (1 - beta2) * (G**2).sum(0)
+
+        M = beta1 * self.M + (1 - beta1) * G
+        ahead = M / (1 - beta1**t)
+        if nesterov:
+            ahead = beta1 * ahead + (1 - beta1) * G
+        filled = 1 - beta2**t
+        step = U_L @ (U_L.T @ ahead @ U_R / _damped((V / filled) ** 0.5, eps)) @ U_R.T
+        if factored:
+            root_rows, root_columns = (rows / filled) ** 0.5, (columns / rows.sum()) ** 0.5
+            adam = ahead / torch.outer(_damped(root_rows, eps), _damped(root_columns, eps))
+            step = step * adam.norm() / step.norm()
+        X = self.X - lr * (step + weight_decay * self.X)
+        return Soap(X, M, L, R, U_L, U_R, V, rows, columns, t)
+
+
+def _damped(root: Tensor, eps: float) -> Tensor:
+    return root + eps * root.max()

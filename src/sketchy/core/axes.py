@@ -1,7 +1,8 @@
 """A weight as a stack of blocks, and back: which axes are merged, where they are cut. Shapes only.
 
 weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), zero-padded at the far ends.
-A zero row adds nothing to a covariance and gets a zero step, so padding changes no number.
+A zero row adds nothing to a covariance and gets a zero step, so padding changes no number; only the averages
+that stand for directions never seen, and SketchySOAP's for those outside its bases, count it.
 """
 
 import math

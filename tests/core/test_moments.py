@@ -1,0 +1,115 @@
+"""Second moments against their definitions: β₂ v + (1 - β₂) g², entry by entry and factored."""
+
+import pytest
+import torch
+
+from cases import F32, F64
+from checks import assert_close
+from sketchy.core import moments
+
+BETAS = (0.0, 0.9, 0.999, 1.0)
+SCALES = (1e-30, 1e-20, 1.0, 1e20, 1e30)  # float32 squares of all but one leave the range
+EXACT, SINGLE = 1e-12, 1e-5
+
+
+def gradients(rng: torch.Generator, count: int = 6) -> torch.Tensor:
+    """(count, 2, 4, 3): stacks of two matrices, of unlike scales."""
+    G = torch.randn(count, 2, 4, 3, generator=rng, dtype=F64)
+    return G * torch.tensor([1.0, 1e-3], dtype=F64).reshape(2, 1, 1)
+
+
+def second_moment(G: torch.Tensor, beta2: float) -> torch.Tensor:
+    """Σ β₂^(T-t) (1 - β₂) G_t², or the plain sum."""
+    old, new = (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
+    v = torch.zeros_like(G[0])
+    for g in G:
+        v = old * v + new * g**2
+    return v
+
+
+@pytest.mark.parametrize("beta2", BETAS)
+def test_the_root_is_that_of_the_moving_average_or_sum_of_squares(beta2, rng):
+    G = gradients(rng)
+    root = torch.zeros_like(G[0])
+    for g in G:
+        assert moments.observe_root_(root, g, beta2) is root
+    assert_close(root, second_moment(G, beta2).sqrt(), scale=root.max(), tolerance=EXACT)
+
+
+@pytest.mark.parametrize("beta2", BETAS)
+def test_a_constant_square_is_read_without_bias(beta2):
+    """v / (1 - β₂ᵗ) of a constant is that constant at every t; a sum needs no correction."""
+    for t in (1, 2, 7):
+        v = second_moment(torch.full((t, 1), 3.0, dtype=F64), beta2)
+        filled = moments.correction(beta2, torch.tensor([float(t)]))
+        assert_close(v / filled, torch.tensor(9.0 if beta2 < 1 else 9.0 * t), scale=9 * t, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-7, 0.1])
+def test_the_division_is_damped_by_the_largest_root_of_its_own_matrix(eps, rng):
+    G = gradients(rng)
+    root, filled = second_moment(G, 0.9).sqrt(), torch.tensor([0.3, 0.8], dtype=F64)
+    x = torch.randn(2, 4, 3, generator=rng, dtype=F64)
+    corrected = root / filled.sqrt().reshape(2, 1, 1)
+    expected = x / (corrected + eps * corrected.amax((1, 2), keepdim=True))
+    actual = moments.divide_by_root(x, root, filled, eps)
+    assert_close(actual, expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-7])
+def test_what_was_never_seen_gets_no_step(eps):
+    root = torch.tensor([[0.0, 0.0], [0.0, 2.0]], dtype=F64)
+    x = torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=F64)
+    step = moments.divide_by_root(x, root, torch.ones(2, dtype=F64), eps)
+    assert step.flatten().tolist()[:3] == [0.0, 0.0, 0.0]
+    assert step[1, 1].item() == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_scaling_every_gradient_changes_no_step_in_float32(scale, rng):
+    G = torch.randn(5, 1, 4, 3, generator=rng)
+
+    def step(c: float) -> torch.Tensor:
+        root, rows, columns = torch.zeros(1, 4, 3), torch.zeros(1, 4).double(), torch.zeros(1, 3).double()
+        for g in c * G:
+            moments.observe_root_(root, g, 0.9)
+            r, k = moments.energy(g, g.abs().amax((1, 2)))
+            rows, columns = 0.9 * rows + 0.1 * r, 0.9 * columns + 0.1 * k
+        x, filled = c * G[-1], torch.ones(1, dtype=F64)
+        a, b = moments.factored_inverse_roots(rows, columns, 1e-7)
+        return torch.stack([moments.divide_by_root(x, root, filled, 1e-7), (x.double() * a * b).float()])
+
+    assert_close(step(scale), step(1.0), scale=1, tolerance=SINGLE)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_energy_is_the_sums_of_squares(dtype, scale, rng):
+    G = torch.randn(3, 5, 4, generator=rng, dtype=F64) * torch.tensor([1.0, 1e-3, 0.0]).reshape(3, 1, 1)
+    G = (scale * G).to(dtype)
+    rows, columns = moments.energy(G, G.abs().amax((1, 2)))
+    assert rows.dtype == columns.dtype == F64
+    for found, axis in ((rows, 2), (columns, 1)):
+        expected = (G.double() ** 2).sum(axis)
+        for mine, true in zip(found, expected, strict=True):
+            assert_close(mine, true, scale=true.max(), tolerance=SINGLE if dtype == F32 else EXACT)
+
+
+def test_the_factored_moment_has_the_right_sums_and_is_exact_for_rank_one(rng):
+    v = torch.rand(2, 4, 3, generator=rng, dtype=F64) + 0.1
+    v[1] = torch.outer(v[1, :, 0], v[1, 0])
+    rows, columns = v.sum(2), v.sum(1)
+    a, b = moments.factored_inverse_roots(rows, columns, eps=0.0)
+    estimate = (a * b) ** -2
+    assert_close(estimate.sum(2), rows, scale=1, tolerance=EXACT)
+    assert_close(estimate.sum(1), columns, scale=1, tolerance=EXACT)
+    assert_close(estimate[1], v[1], scale=1, tolerance=EXACT)
+
+
+def test_the_factored_moment_of_nothing_gives_no_step():
+    rows = torch.tensor([[0.0, 0.0], [0.0, 4.0]], dtype=F64)
+    columns = torch.tensor([[0.0, 0.0, 0.0], [4.0, 0.0, 0.0]], dtype=F64)
+    a, b = moments.factored_inverse_roots(rows, columns, eps=0.0)
+    expected = torch.zeros(2, 2, 3, dtype=F64)
+    expected[1, 1, 0] = 0.5
+    assert_close(a * b, expected, scale=1, tolerance=EXACT)
