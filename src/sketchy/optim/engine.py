@@ -131,15 +131,22 @@ class Engine(Optimizer):
             check_loaded(self, loaded, self._plan)
             final.update(loaded)
 
-        hook = self.register_load_state_dict_pre_hook(check)  # runs after those of the user
+        def keep_dtypes(_: Optimizer) -> None:
+            restore(self, final, self._plan)
+
+        hooks = (
+            self.register_load_state_dict_pre_hook(check),  # after those of the user
+            self.register_load_state_dict_post_hook(keep_dtypes, prepend=True),  # before theirs
+        )
         try:
             super().load_state_dict(state_dict)
         finally:
-            hook.remove()
-        restore(self, final, self._plan)
+            for hook in hooks:
+                hook.remove()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it; here it is no option
         for group in self.param_groups:  # a checkpoint from before an option existed
             for name, value in self.defaults.items():
                 group.setdefault(name, value)

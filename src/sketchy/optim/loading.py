@@ -11,6 +11,7 @@ from sketchy.optim import options
 from sketchy.optim.plan import Plan
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
+_ALWAYS = ("params", "lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
 
 
 def _pairs(
@@ -32,27 +33,31 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
     for part in ("state", "param_groups"):
         if part not in loaded:
             raise ValueError(f"the state dict has no {part!r}: is it an optimizer's?")
+    for index, saved in enumerate(loaded["param_groups"]):
+        if missing := [name for name in _ALWAYS if name not in saved]:
+            raise ValueError(
+                f"parameter group {index} of the state dict lacks {', '.join(missing)}: it was saved by another"
+                f" optimizer than {kind}, or is damaged. Nothing was loaded"
+            )
+        options.check(saved, f" in parameter group {index} of the state dict")
     sizes = [
         [len(g["params"]) for g in groups] for groups in (optimizer.param_groups, loaded["param_groups"])
     ]
     if sizes[0] != sizes[1]:
         raise ValueError(
             f"the state dict has parameter groups of sizes {sizes[1]}, {kind} has {sizes[0]}:"
-            " different number of parameter groups or parameters"
+            " different number of parameter groups or parameters. Nothing was loaded"
         )
-    for index, saved in enumerate(loaded["param_groups"]):
-        missing = [name for name in ("lr", "betas") if name not in saved]
-        if missing:
-            raise ValueError(f"parameter group {index} of the state dict lacks {missing}")
-        options.check(saved, f" in parameter group {index} of the state dict")
     for settings, p, name, key in _pairs(optimizer, loaded):
         if loaded["state"].get(key):
             _check_state(loaded["state"][key], plan_of(settings, p, name), name or str(key), kind)
 
 
-def _check_state(saved: Mapping[str, Any], plan: Plan, name: str, kind: str) -> None:
+def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
     problem = ""
-    if missing := plan.state.keys() - saved.keys():
+    if not isinstance(saved, Mapping):
+        problem = f"is a {type(saved).__name__}, not a dict"
+    elif missing := plan.state.keys() - saved.keys():
         problem = f"lacks {', '.join(sorted(missing))}"
     elif extra := saved.keys() - plan.state.keys():
         problem = f"has {', '.join(sorted(map(str, extra)))}, which {kind} does not keep with these options"

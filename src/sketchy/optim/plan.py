@@ -45,7 +45,7 @@ class Tensor:
 class Plan:
     """The path of a weight through a step."""
 
-    path: str  # sketch or adam
+    path: str  # sketch or adam; none for a weight without entries
     layout: Layout
     axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
     exponent: float  # of the inverse root along each axis
@@ -79,10 +79,12 @@ def _plan(
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     sketched = getattr(torch, sketch_dtype) if sketch_dtype else wide
     work = torch.float64 if sketched == torch.float64 else wide
+    whole = layout(shape, merge_dims=None, block_size=None)
+    if math.prod(shape) == 0:
+        return Plan("none", whole, (), 0.0, wide, {})
     state = {"step": Tensor((), torch.float32), "skipped": Tensor((), torch.float32)}
     if momentum:
         state["momentum"] = Tensor(shape, getattr(torch, momentum_dtype) if momentum_dtype else wide)
-    whole = layout(shape, merge_dims=None, block_size=None)
     if path == "adam":
         state["root_moment"] = Tensor(shape, wide)
         return Plan(path, whole, (), 0.0, wide, state)

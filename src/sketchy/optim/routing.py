@@ -32,9 +32,13 @@ def looks_like_embedding_or_head(name: str | None, shape: tuple[int, ...]) -> bo
 
 def route(shape: tuple[int, ...], name: str | None, kind: str, options: Mapping[str, Any]) -> str:
     """``sketch`` or ``adam`` for one parameter."""
-    if options["path"] != "auto" or kind == "flat":
-        return "sketch" if kind == "flat" and options["path"] == "auto" else str(options["path"])
     axes = sum(size != 1 for size in shape)
+    if kind == "corrected" and axes < 2:  # there is no second basis
+        return "adam"
+    if options["path"] != "auto":
+        return str(options["path"])
+    if kind == "flat":
+        return "sketch"
     if axes < 2:
         return "sketch" if options.get("precondition_1d") and axes == 1 else "adam"
     return "adam" if looks_like_embedding_or_head(name, shape) else "sketch"
