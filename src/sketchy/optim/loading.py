@@ -36,8 +36,8 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
     for index, saved in enumerate(loaded["param_groups"]):
         if missing := [name for name in _ALWAYS if name not in saved]:
             raise ValueError(
-                f"parameter group {index} of the state dict lacks {', '.join(missing)}: it was saved by another"
-                f" optimizer than {kind}, or is damaged. Nothing was loaded"
+                f"parameter group {index} of the state dict lacks {', '.join(missing)}: it was saved by"
+                f" another optimizer than {kind}, or is damaged. Nothing was loaded"
             )
         options.check(saved, f" in parameter group {index} of the state dict")
     sizes = [

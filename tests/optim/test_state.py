@@ -1,0 +1,347 @@
+"""The table of optimizers x what happens to state: made, copied, saved, loaded, refused."""
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from optim.optimizers import (
+    BF16,
+    CASES,
+    CLASSES,
+    F32,
+    F64,
+    WEIGHTS,
+    Case,
+    advance,
+    assert_same,
+    options_of,
+    snapshot,
+    weights,
+)
+from sketchy import Shampoo, SketchyShampoo, SketchySOAP
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+every_class = pytest.mark.parametrize("case", CLASSES, ids=str)
+
+State = dict[str, Any]
+
+
+def through_pickle(state: State) -> State:
+    return pickle.loads(pickle.dumps(state))
+
+
+def through_torch(state: State) -> State:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def stepped(
+    case: Case, steps: int = 3, dtype: torch.dtype = F32, **options: Any
+) -> tuple[Any, list[nn.Parameter]]:
+    params = weights(dtype)
+    optimizer = case.make(params, **options)
+    advance(optimizer, params, range(steps))
+    return optimizer, params
+
+
+@every_case
+@pytest.mark.parametrize("rate", [0.0, torch.tensor(0.0)], ids=["number", "tensor"])
+def test_a_first_step_of_zeros_creates_everything_and_moves_nothing(case: Case, rate: Any) -> None:
+    params = weights()
+    optimizer = case.make(params, lr=rate, weight_decay=0.5)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    optimizer.step(closure=None)
+    assert all(torch.equal(p, q) for p, q in zip(params, weights(), strict=True))
+    made = snapshot(optimizer)
+    assert all(tensor.isfinite().all() for tensor in made.values())
+
+    advance(optimizer, params, range(4))
+    later = snapshot(optimizer)
+    assert {k: (v.shape, v.dtype) for k, v in later.items()} == {
+        k: (v.shape, v.dtype) for k, v in made.items()
+    }
+    own, _ = stepped(case)
+    assert snapshot(own).keys() == made.keys()
+
+
+@every_case
+def test_state_is_flat_plain_tensors_under_names_without_dots(case: Case) -> None:
+    optimizer, params = stepped(case)
+    for p in params:
+        if p.numel() == 0:
+            assert p not in optimizer.state
+            continue
+        for key, value in optimizer.state[p].items():
+            assert type(key) is str and "." not in key
+            assert type(value) is torch.Tensor and not value.requires_grad
+            assert value.untyped_storage().nbytes() == value.nbytes, f"{key} holds a larger buffer"
+        assert float(optimizer.state[p]["step"]) == 3
+    allowed = (int, float, str, bool, type(None), tuple)
+    for group in optimizer.state_dict()["param_groups"]:
+        assert all(type(v) in allowed for k, v in group.items() if k not in ("params", "param_names"))
+
+
+@every_case
+@pytest.mark.parametrize("through", [copy.deepcopy, through_pickle, through_torch])
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_save_load_continue_equals_never_having_stopped(
+    case: Case, through: Callable[[State], State], dtype: torch.dtype
+) -> None:
+    whole, _ = stepped(case, 7, dtype)
+    first, params = stepped(case, 4, dtype)
+    saved = through(first.state_dict())
+    copies = [nn.Parameter(p.detach().clone()) for p in params]
+    resumed = case.make(copies, lr=0.5)  # the saved options count
+    resumed.load_state_dict(saved)
+    assert_same(snapshot(resumed), snapshot(first))
+    advance(first, params, range(4, 7))  # what happens to one must not reach the other
+    advance(resumed, copies, range(4, 7))
+    assert_same(snapshot(resumed), snapshot(whole))
+    assert options_of(resumed) == options_of(whole)
+
+
+@every_class
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum_dtype": BF16, "sketch_dtype": BF16},
+        {"update_every": 3},
+        {"sketch_dtype": F64, "nesterov": False},
+    ],
+    ids=["bfloat16", "every third", "float64"],
+)
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_it_continues_with_other_dtypes_and_between_refreshes_too(
+    case: Case, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    whole, _ = stepped(case, 8, dtype, **options)
+    first, params = stepped(case, 4, dtype, **options)
+    resumed = case.make(params)
+    resumed.load_state_dict(through_torch(first.state_dict()))
+    advance(resumed, params, range(4, 8))
+    assert_same(snapshot(resumed), snapshot(whole))
+
+
+@every_case
+def test_dtypes_survive_loading_into_a_model_of_another_dtype(case: Case) -> None:
+    single, _ = stepped(case, 3, F32)
+    half = case.make(weights(BF16))
+    half.load_state_dict(single.state_dict())
+    before, after = snapshot(single), snapshot(half)
+    for name, tensor in after.items():
+        if name.count(".") == 2:
+            assert torch.equal(tensor, before[name]) and tensor.dtype == before[name].dtype, name
+    assert any(tensor.dtype == F64 for tensor in after.values()) or case.name == "Adam"
+    advance(half, half.param_groups[0]["params"], [3])
+    assert all(tensor.isfinite().all() for tensor in snapshot(half).values())
+
+
+@every_class
+def test_loading_ones_own_state_changes_nothing(case: Case) -> None:
+    """Accelerate's prepare does this."""
+    optimizer, params = stepped(case)
+    before, options = snapshot(optimizer), options_of(optimizer)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert_same(snapshot(optimizer), before)
+    assert options_of(optimizer) == options
+    advance(optimizer, params, [3])
+    whole, _ = stepped(case, 4)
+    assert_same(snapshot(optimizer), snapshot(whole))
+
+
+@every_class
+def test_the_optimizer_itself_can_be_pickled_and_copied(case: Case) -> None:
+    for steps in (0, 2):
+        optimizer, params = stepped(case, steps)
+        twin = pickle.loads(pickle.dumps(optimizer))
+        third = copy.deepcopy(twin)
+        for each in (optimizer, twin, third):
+            assert type(each) is case.cls
+            advance(each, each.param_groups[0]["params"], range(steps, 5))
+        assert_same(snapshot(twin), snapshot(optimizer))
+        assert_same(snapshot(third), snapshot(optimizer))
+        assert str(twin.report()) == str(optimizer.report())
+    assert params[0].grad is not None
+
+
+@every_class
+def test_state_dict_hooks_run_and_may_add_keys_of_their_own(case: Case) -> None:
+    optimizer, _ = stepped(case)
+    calls: list[str] = []
+
+    def before_saving(o: Any) -> None:
+        calls.append("before saving")
+        o.state["extra"] = {"note": 1}
+
+    def after_saving(_: Any, saved: State) -> None:
+        calls.append("after saving")
+        saved["more"] = 2
+
+    def before_loading(_: Any, loaded: State) -> None:
+        calls.append("before loading")
+        assert loaded.pop("more") == 2
+
+    def after_loading(o: Any) -> None:
+        calls.append("after loading")
+        seen.update(snapshot(o))  # dtypes are right already
+
+    seen: dict[str, torch.Tensor] = {}
+    optimizer.register_state_dict_pre_hook(before_saving)
+    optimizer.register_state_dict_post_hook(after_saving)
+    saved = optimizer.state_dict()
+    assert saved["state"]["extra"] == {"note": 1} and saved["more"] == 2
+    other = case.make(weights(BF16))
+    other.register_load_state_dict_pre_hook(before_loading)
+    other.register_load_state_dict_post_hook(after_loading)
+    other.load_state_dict(saved)
+    assert calls == ["before saving", "after saving", "before loading", "after loading"]
+    assert other.state["extra"] == {"note": 1}
+    assert_same(seen, snapshot(other))
+    assert {k: v.dtype for k, v in seen.items() if k.count(".") == 2} == {
+        k: v.dtype for k, v in snapshot(optimizer).items() if k.count(".") == 2
+    }
+    advance(other, other.param_groups[0]["params"], [3])
+    advance(optimizer, optimizer.param_groups[0]["params"], [3])
+    assert len(optimizer.report()) == len(WEIGHTS)
+
+
+@every_class
+def test_names_of_parameters_survive_and_may_be_missing_on_one_side(case: Case) -> None:
+    params = weights()
+    named = case.make(zip(WEIGHTS, params, strict=True), path="sketch")
+    advance(named, params, range(2))
+    saved = through_torch(named.state_dict())
+    assert saved["param_groups"][0]["param_names"] == list(WEIGHTS)
+    for other in (case.make(weights(), path="sketch"), case.make(zip(WEIGHTS, weights(), strict=True))):
+        other.load_state_dict(saved)
+        assert [row.name for row in other.report()] == list(WEIGHTS)
+    unnamed, _ = stepped(case, 2, path="sketch")
+    named.load_state_dict(unnamed.state_dict())
+    assert named.param_groups[0]["param_names"] == list(WEIGHTS)
+
+
+@every_class
+def test_a_checkpoint_from_before_an_option_existed_loads(case: Case) -> None:
+    optimizer, _ = stepped(case)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for name in ("maximize", "path", "nesterov"):
+        del saved["param_groups"][0][name]
+    other = case.make(weights())
+    other.load_state_dict(saved)
+    assert options_of(other) == options_of(optimizer)
+
+
+def _drop(key: str) -> Callable[[State], None]:
+    def damage(saved: State) -> None:
+        del saved["state"][0][key]
+
+    return damage
+
+
+def _put(key: str, value: Any) -> Callable[[State], None]:
+    def damage(saved: State) -> None:
+        saved["state"][0][key] = value
+
+    return damage
+
+
+def _spoil(saved: State) -> None:
+    key = next(k for k in reversed(saved["state"][1]) if saved["state"][1][k].dim() > 0)
+    saved["state"][1][key].view(-1)[-1] = torch.nan
+
+
+def _regroup(saved: State) -> None:
+    group = saved["param_groups"][0]
+    saved["param_groups"] = [
+        {**group, "params": group["params"][:2]},
+        {**group, "params": group["params"][2:]},
+    ]
+
+
+DAMAGES: dict[str, tuple[Callable[[State], Any], str]] = {
+    "no state": (lambda s: s.pop("state"), "no 'state'"),
+    "no groups": (lambda s: s.pop("param_groups"), "no 'param_groups'"),
+    "groups without parameters": (lambda s: s["param_groups"][0].pop("params"), "params"),
+    "a group more": (lambda s: s["param_groups"].append(dict(s["param_groups"][0])), "groups"),
+    "a group less": (lambda s: s["param_groups"].clear(), "groups"),
+    "other groups": (_regroup, "groups"),
+    "a parameter less": (lambda s: s["param_groups"][0]["params"].pop(), "parameters"),
+    "a missing counter": (_drop("step"), "lacks step"),
+    "an unknown tensor": (_put("exp_avg", torch.zeros(6, 5)), "has exp_avg"),
+    "a number for a tensor": (_put("skipped", 0.0), "skipped of a float"),
+    "a wrong shape": (_put("step", torch.zeros(3)), r"step of shape \(3,\)"),
+    "a wrong dtype": (_put("step", torch.zeros((), dtype=torch.int64)), "step in torch.int64"),
+    "a NaN": (_spoil, "NaN"),
+    "not a dict": (lambda s: s["state"].update({0: [torch.zeros(3)]}), "list"),
+    "a bad option": (lambda s: s["param_groups"][0].update(lr=-1.0), "lr=-1.0 in parameter group 0"),
+    "bad betas": (lambda s: s["param_groups"][0].update(betas=(0.9, 1.5)), "beta2=1.5 in parameter group 0"),
+    "no rate": (lambda s: s["param_groups"][0].pop("lr"), "lacks.*lr"),
+}
+
+
+@every_class
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_state_dict_is_refused_and_changes_nothing(case: Case, name: str) -> None:
+    optimizer, params = stepped(case)
+    saved = copy.deepcopy(optimizer.state_dict())
+    damage, message = DAMAGES[name]
+    damage(saved)
+    _assert_refused(optimizer, saved, message)
+    advance(optimizer, params, [3])
+    whole, _ = stepped(case, 4)
+    assert_same(snapshot(optimizer), snapshot(whole))
+
+
+def _assert_refused(optimizer: Any, saved: State, message: str) -> None:
+    before, options = snapshot(optimizer), options_of(optimizer)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(saved)
+    assert_same(snapshot(optimizer), before)
+    assert options_of(optimizer) == options
+
+
+@every_class
+def test_a_foreign_state_dict_is_refused_and_changes_nothing(case: Case) -> None:
+    optimizer, _ = stepped(case)
+    for steps in (0, 2):
+        params = weights()
+        adamw = torch.optim.AdamW(params, lr=0.3)
+        advance(adamw, params, range(steps))
+        _assert_refused(optimizer, adamw.state_dict(), "another optimizer")
+    for other in CLASSES:
+        if other.cls is not case.cls:
+            foreign, _ = stepped(other)
+            _assert_refused(optimizer, foreign.state_dict(), "another optimizer")
+    if "rank" in case.options:
+        wider, _ = stepped(case, rank=4)
+        saved = wider.state_dict()
+        saved["param_groups"][0]["rank"] = 3
+        _assert_refused(optimizer, saved, "another optimizer, by other options")
+
+
+def test_the_same_optimizer_at_another_rank_is_loaded_with_its_rank() -> None:
+    for cls in (SketchyShampoo, SketchySOAP):
+        wide, narrow = ((params := weights()), cls(params, rank=4)), cls(weights(), rank=3)
+        advance(wide[1], wide[0], range(2))
+        narrow.load_state_dict(wide[1].state_dict())
+        assert narrow.param_groups[0]["rank"] == 4
+        assert_same(
+            {k: v for k, v in snapshot(narrow).items() if k.count(".") == 2},
+            {k: v for k, v in snapshot(wide[1]).items() if k.count(".") == 2},
+        )
+
+
+def test_a_state_for_weights_of_another_shape_is_refused() -> None:
+    mine, other = nn.Parameter(torch.ones(6, 5)), nn.Parameter(torch.ones(5, 6))
+    optimizer, foreign = Shampoo([mine]), Shampoo([other])
+    advance(foreign, [other], [0])
+    _assert_refused(optimizer, foreign.state_dict(), "shape")
