@@ -119,3 +119,14 @@ def test_an_unknown_task_is_told_the_known_ones() -> None:
 def test_a_missing_set_says_where_it_was_looked_for_and_where_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"is not in {tmp_path}.*published at http"):
         tasks.load(name, directory=tmp_path)
+
+
+def test_a_set_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "tinyshakespeare.txt").write_text("First Citizen")
+    with pytest.raises(ValueError, match="not the tinyshakespeare that was published: sha256"):
+        tasks.load("charlm", directory=tmp_path)
+    (tmp_path / "text" / "tinyshakespeare.txt").unlink()
+    (tmp_path / "text" / "tinyshakespeare.txt.gz").write_bytes(b"not packed")
+    with pytest.raises(ValueError, match="can't be read"):
+        tasks.load("charlm", directory=tmp_path)

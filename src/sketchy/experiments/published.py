@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -54,12 +54,9 @@ class Known:
     hints: tuple[str, ...] = ()
 
 
-def read(
-    name: str, directory: Path, *, download: bool = False, among: Mapping[str, Known] | None = None
-) -> Read:
+def read(name: str, directory: Path, *, download: bool = False) -> Read:
     """Features and labels of a known set; if it is missing, an error that says how to get it."""
-    known = (among or KNOWN)[name]
-    forms = known.forms
+    forms = KNOWN[name].forms
     form = next((form for form in forms if all(_find(directory, file) for file in form.files)), forms[0])
     with ExitStack() as stack:
         contents = []
@@ -67,7 +64,7 @@ def read(
             place = _find(directory, file)
             if place is None:
                 if not (download and file.url):
-                    raise ValueError(_missing(name, known, directory))
+                    raise ValueError(_missing(name, directory))
                 place = fetch(file, directory)
             packing = _packing(file, place)
             _check(file, place, packing, complaint=f"{place}: not the {name} that was published")
@@ -134,7 +131,8 @@ def _check(file: File, place: Path, packing: str, *, complaint: str) -> None:
         raise ValueError(f"{complaint}: sha256 {found}, expected {file.sha256}")
 
 
-def _missing(name: str, known: Known, directory: Path) -> str:
+def _missing(name: str, directory: Path) -> str:
+    known = KNOWN[name]
     files = known.forms[0].files
     lines = [f"{name} is not in {directory} (--data-dir, else $SKETCHY_DATA); published at {known.page}"]
     for file in files:

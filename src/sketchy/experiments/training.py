@@ -36,7 +36,7 @@ class Record:
     diverged: bool = False
     optimizer_bytes: int = 0  # of all tensors in the optimizer's state
     optimizer_seconds: float = 0.0  # in optimizer.step()
-    seconds: float = 0.0  # of training and looking
+    seconds: float = 0.0  # in all but the looks at the validation split
 
     @property
     def loss(self) -> float:
@@ -100,10 +100,12 @@ def running(
     model = task.model(seed)
     moved = optimizer(model)
     scheduler = LambdaLR(moved, lambda step: schedule(step, total))
-    began, record = time.perf_counter(), Record(task.name, seed, total)
+    record = Record(task.name, seed, total)
     _look(task, model, record)
     for step in range(total):
+        began = time.perf_counter()
         finite = _step(task, model, moved, record)
+        record.seconds += time.perf_counter() - began
         record.step = step + 1
         if not finite:
             record.diverged = True
@@ -113,7 +115,6 @@ def running(
         if not record.diverged:
             scheduler.step()
         record.optimizer_bytes = state_bytes(moved)
-        record.seconds = time.perf_counter() - began
         yield record
         if record.diverged:
             return

@@ -7,24 +7,19 @@ tuned on them.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from sketchy.experiments import published
-from sketchy.experiments.data import data_directory
-from sketchy.experiments.published import File, Form, Known, Read
+from sketchy.experiments.published import Read
+from sketchy.experiments.tasks import sets
 from sketchy.experiments.tasks.models import GPT, convnet, mlp
 from sketchy.experiments.tasks.task import Split, Task
 
 CONTEXT = 64  # characters that the language model sees
-CIFAR_MEAN, CIFAR_STD = (
-    (0.4914, 0.4822, 0.4465),
-    (0.2470, 0.2435, 0.2616),
-)  # of the training pixels, by channel
+CIFAR_MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by channel
+CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
 def load(name: str, *, directory: str | Path | None = None, download: bool = False) -> Task:
@@ -36,11 +31,7 @@ def load(name: str, *, directory: str | Path | None = None, download: bool = Fal
     """
     if name not in TASKS:
         raise ValueError(f"task={name!r}: no such task; known are {', '.join(TASKS)}")
-    return TASKS[name](partial(_read, directory=directory, download=download))
-
-
-def _read(name: str, *, directory: str | Path | None, download: bool) -> Read:
-    return published.read(name, data_directory(directory), download=download, among=SETS)
+    return TASKS[name](partial(sets.read, directory=directory, download=download))
 
 
 def _charlm(read: Callable[[str], Read]) -> Task:
@@ -140,34 +131,4 @@ TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
     "autoencoder": _autoencoder,
     "cifar10": _cifar10,
     "digits": _digits,
-}
-
-
-def _characters(content: IO[bytes]) -> Read:
-    """Every character but the last, and the one that follows it, as places in the sorted alphabet."""
-    ids = np.unique(np.frombuffer(content.read(), np.uint8), return_inverse=True)[1].astype(np.uint8)
-    return ids[:-1], ids[1:]
-
-
-def _mnist(images: IO[bytes], labels: IO[bytes]) -> Read:
-    pixels = np.frombuffer(images.read(), np.uint8, offset=16).reshape(-1, 28 * 28)
-    return pixels.copy(), np.frombuffer(labels.read(), np.uint8, offset=8).copy()  # writable, as torch wants
-
-
-_SHAKESPEARE = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-_CHAR_RNN = "https://github.com/karpathy/char-rnn"
-_RAW = "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
-_INPUT_TXT = File("tinyshakespeare/input.txt", _SHAKESPEARE, f"{_RAW}/data/tinyshakespeare/input.txt")
-_MNIST49 = published.KNOWN["mnist49"]
-
-SETS: dict[str, Known] = {
-    "tinyshakespeare": Known(
-        _CHAR_RNN,
-        tuple(
-            Form((file,), _characters)
-            for file in (_INPUT_TXT, File("text/tinyshakespeare.txt", _SHAKESPEARE))
-        ),
-    ),
-    "mnist": Known(_MNIST49.page, (Form(_MNIST49.forms[0].files, _mnist),)),
-    "cifar10": published.KNOWN["cifar10"],
 }
