@@ -1,0 +1,122 @@
+"""Each graft rule against its dense formula, and the length it lends."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import F32, F64
+from checks import assert_close
+from sketchy.core import graft
+
+BLOCKS = ((4, 3), (5,), (2, 3, 4))
+BETA2, EPS = 0.9, 1e-3
+EXACT = 1e-12
+
+
+def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
+    """The rule's step for x (S, *block) after the gradients G (T, S, *block)."""
+    state = {
+        name: torch.zeros(G.shape[1], *shape, dtype=F64 if is_double else G.dtype)
+        for name, (shape, is_double) in graft.accumulators(rule, tuple(G.shape[2:])).items()
+    }
+    for g in G:
+        state = graft.observe(rule, state, g, g.abs().flatten(1).amax(1), beta2)
+    steps = torch.full((G.shape[1],), float(len(G)))
+    return graft.step(rule, state, x, steps, beta2=beta2, eps=EPS)
+
+
+def unit(x: Tensor) -> Tensor:
+    return x / x.norm()
+
+
+def damped(v: Tensor) -> Tensor:
+    return v.sqrt() + EPS * v.sqrt().max()
+
+
+def average(squares: list[Tensor]) -> Tensor:
+    """Adam's bias-corrected second moment."""
+    v = torch.zeros_like(squares[0])
+    for s in squares:
+        v = BETA2 * v + (1 - BETA2) * s
+    return v / (1 - BETA2 ** len(squares))
+
+
+def by_hand(rule: str, G: list[Tensor], x: Tensor) -> Tensor:
+    """One block's step, as one would write it down."""
+    match rule:
+        case "sgd":
+            return x
+        case "adagrad":
+            return x / damped(sum(g**2 for g in G))
+        case "rmsprop":
+            return x / damped(average([g**2 for g in G]))
+        case "adagrad_normalized":
+            return unit(x) / damped(sum(unit(g) ** 2 for g in G))
+        case "rmsprop_normalized":
+            return unit(x) / damped(average([unit(g) ** 2 for g in G]))
+        case "factored":
+            v = average([g.reshape(len(g), -1) ** 2 for g in G])
+            step = x.reshape(v.shape) / torch.outer(damped(v.sum(1)), damped(v.sum(0) / v.sum()))
+            return step.reshape(x.shape)
+    raise KeyError(rule)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("rule", graft.RULES)
+def test_every_rule_equals_its_dense_formula(rule, block, rng):
+    """Two blocks of unlike scales, stacked; the rule sees each alone."""
+    scales = torch.tensor([1.0, 1e4], dtype=F64).reshape(2, *[1] * len(block))
+    G = torch.randn(7, 2, *block, generator=rng, dtype=F64) * scales
+    x = torch.randn(2, *block, generator=rng, dtype=F64) * scales
+    found = run(rule, G, x)
+    for i in range(2):
+        expected = by_hand(rule, list(G[:, i]), x[i])
+        assert_close(found[i], expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+@pytest.mark.parametrize("rule", ["rmsprop", "rmsprop_normalized", "factored"])
+def test_with_beta2_of_one_a_moving_average_becomes_a_sum(rule, rng):
+    """Four equal squares add up to four times one, and the step halves."""
+    g = torch.randn(1, 4, 3, generator=rng, dtype=F64)
+    one, four = (run(rule, g.expand(count, 1, 4, 3), g, beta2=1.0) for count in (1, 4))
+    assert_close(four, one / 2, scale=one.abs().max(), tolerance=EXACT)
+
+
+def test_rmsprop_is_the_step_of_adam(rng):
+    G = torch.randn(5, 1, 4, 3, generator=rng, dtype=F64)
+    p = torch.nn.Parameter(torch.zeros(4, 3, dtype=F64))
+    adam = torch.optim.Adam([p], lr=1.0, betas=(0.0, BETA2), eps=0.0)
+    for g in G:
+        before = p.detach().clone()
+        p.grad = g[0].clone()
+        adam.step()
+    expected = before - p.detach()
+    # the relative damping: at most EPS times the largest root over the smallest
+    v = average([g[0] ** 2 for g in G]).sqrt()
+    found = run("rmsprop", G, G[-1])[0]
+    assert_close(found * (v + EPS * v.max()) / v, expected, scale=1, tolerance=1e-10)
+
+
+def test_the_factored_rule_keeps_m_plus_n_numbers():
+    shapes = [shape for shape, _ in graft.accumulators("factored", (6, 5, 4)).values()]
+    assert shapes == [(6,), (20,)]
+    assert graft.accumulators(None, (6, 5)) == graft.accumulators("sgd", (6, 5)) == {}
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_rescaling_takes_the_direction_of_one_and_the_length_of_the_other(dtype, rng):
+    direction, to = (torch.randn(3, 4, 2, generator=rng, dtype=F64).to(dtype) for _ in range(2))
+    direction[2] = 0
+    result = graft.rescale(direction, to).double()
+    tolerance = 1e-6 if dtype == F32 else EXACT
+    for i in range(2):
+        assert_close(unit(result[i]), unit(direction[i].double()), scale=1, tolerance=tolerance)
+        assert_close(result[i].norm(), to[i].double().norm(), scale=to[i].norm(), tolerance=tolerance)
+    assert (result[2] == 0).all()
+
+
+def test_rescaling_survives_lengths_whose_squares_leave_the_range(rng):
+    direction, to = torch.randn(1, 4, 2, generator=rng), torch.randn(1, 4, 2, generator=rng)
+    expected = graft.rescale(direction, to)
+    assert_close(graft.rescale(1e-30 * direction, to), expected, scale=1, tolerance=1e-5)
+    assert_close(graft.rescale(1e30 * direction, to), expected, scale=1, tolerance=1e-5)

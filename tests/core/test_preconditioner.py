@@ -1,0 +1,106 @@
+"""Inverse roots against dense powers, and what happens to directions that were never seen."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import F32, F64, stream
+from checks import assert_close
+from sketchy import reference
+from sketchy.core import dense as whole
+from sketchy.core import sketch
+from sketchy.core.preconditioner import inverse_root, precondition
+from sketchy.core.sketch import Sketch
+
+DIM = 12
+EXPONENTS = (1 / 6, 1 / 4, 1 / 2, 1.0)
+EXACT = 1e-9
+
+
+def sketched(kind: str, rank: int, columns: int = 5, steps: int = 10, solver: str = "exact") -> Sketch:
+    """A batch of one, as the optimizers have it."""
+    state = sketch.empty(DIM, rank, batch=(1,), dtype=F64)
+    for A in stream(kind, DIM, columns, steps):
+        A = A.unsqueeze(0)
+        state = (
+            whole.update(state, A, beta2=0.9)
+            if solver == "whole"
+            else sketch.update(state, A, beta2=0.9, solver=solver)
+        )
+    return state
+
+
+def compensated(state: Sketch) -> Tensor:
+    """B Bᵀ + ρ I, dense."""
+    U = state.basis[0]
+    return (U * state.eigenvalues[0]) @ U.T + state.escaped_mass * torch.eye(DIM, dtype=F64)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-7, 0.1])
+@pytest.mark.parametrize("exponent", EXPONENTS)
+@pytest.mark.parametrize(("rank", "solver"), [(4, "exact"), (4, "subspace"), (DIM, "exact"), (DIM, "whole")])
+def test_an_inverse_root_is_the_dense_power_of_the_damped_sketch(rank, solver, exponent, eps, rng):
+    """(B Bᵀ + ρ I + eps λ_max I)^(-e), with every eigenvalue positive."""
+    state = sketched("power", rank, solver=solver)
+    S = compensated(state)
+    S = S + eps * torch.linalg.eigvalsh(S)[-1] * torch.eye(DIM, dtype=F64)
+    x = torch.randn(1, DIM, 3, generator=rng, dtype=F64)
+    expected = reference.pseudo_power((S + S.T) / 2, -exponent) @ x
+    found = inverse_root(state, exponent, eps).apply(x)
+    assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS)
+@pytest.mark.parametrize(("rank", "solver"), [(6, "exact"), (6, "subspace"), (DIM, "exact"), (DIM, "whole")])
+def test_an_unseen_direction_counts_as_an_average_one_in_the_basis_or_outside(rank, solver, exponent, rng):
+    """A stream of rank 3: on the nine directions beside it the root is (tr C / d)^(-e), whatever the rank."""
+    state = sketched("power", rank, columns=1, steps=3, solver=solver)
+    C = compensated(state)
+    lam, Q = torch.linalg.eigh(C)
+    assert state.escaped_mass == 0 and (lam[:-3] < 1e-14 * lam[-1]).all()
+    x = torch.randn(1, DIM, 2, generator=rng, dtype=F64)
+    values = torch.cat([(C.trace() / DIM).expand(DIM - 3), lam[-3:]])
+    for eps in (0.0, 1e-7):
+        expected = Q * (values + eps * lam[-1]) ** -exponent @ Q.T @ x
+        found = inverse_root(state, exponent, eps).apply(x)
+        assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+def test_the_root_of_nothing_is_zero():
+    for rank in (4, DIM):
+        state = sketch.empty(DIM, rank, batch=(1,), dtype=F64)
+        for eps in (0.0, 1e-7):
+            assert (inverse_root(state, 0.25, eps).apply(torch.ones(1, DIM, 2, dtype=F64)) == 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e20])
+def test_scaling_the_stream_by_c_scales_the_root_by_its_power(scale, rng):
+    """(c² S)^(-1/4) = c^(-1/2) S^(-1/4): eps is relative, so that no scale is special."""
+    x = torch.randn(1, DIM, 2, generator=rng).float()
+    A = torch.stack(stream("power", DIM, 5, 6, dtype=F32))
+    plain, scaled = (sketch.empty(DIM, 4, batch=(1,)) for _ in range(2))
+    for a in A:
+        plain, scaled = sketch.update(plain, a[None]), sketch.update(scaled, scale * a[None])
+    expected = inverse_root(plain, 0.25, 1e-7).apply(x) * scale**-0.5
+    assert_close(
+        inverse_root(scaled, 0.25, 1e-7).apply(x), expected, scale=expected.abs().max(), tolerance=1e-5
+    )
+
+
+@pytest.mark.parametrize("block", [(5,), (4, 6), (3, 4, 5), (2, 3, 2, 4)], ids=str)
+def test_preconditioning_multiplies_each_axis_by_its_own_root(block, rng):
+    """The Kronecker product of the roots on the flattened block; an axis without one is left alone."""
+    states = [sketch.empty(d, d, batch=(1,), dtype=F64) for d in block]
+    for _ in range(4):
+        states = [
+            sketch.update(s, torch.randn(1, s.dim, 3, generator=rng, dtype=F64), beta2=0.9) for s in states
+        ]
+    x = torch.randn(1, *block, generator=rng, dtype=F64)
+    for left_alone in (None, 0, len(block) - 1):
+        roots = [None if i == left_alone else inverse_root(s, 0.25, 1e-3) for i, s in enumerate(states)]
+        product = torch.ones(1, 1, dtype=F64)
+        for root, d in zip(roots, block, strict=True):
+            eye = torch.eye(d, dtype=F64)
+            product = torch.kron(product, eye if root is None else root.apply(eye.unsqueeze(0))[0])
+        expected = (product @ x.flatten()).reshape(x.shape)
+        assert_close(precondition(x, roots), expected, scale=expected.abs().max(), tolerance=1e-12)
