@@ -172,12 +172,16 @@ class Soap:
         weight_decay: float = 0.0,
         nesterov: bool = True,
         factored: bool = False,
+        refresh: bool = True,
     ) -> "Soap":
+        """One step; without ``refresh`` the bases stay, and the gradient is only seen in them."""
         (beta1, beta2), G, t = betas, G.double(), self.t + 1
-        L, R = beta2 * self.L + G @ G.T, beta2 * self.R + G.T @ G
-        U_L, U_R = torch.linalg.eigh(L)[1], torch.linalg.eigh(R)[1]
-        O_L, O_R = U_L.T @ self.U_L, U_R.T @ self.U_R
-        V = (O_L * O_L) @ self.V @ (O_R * O_R).T
+        L, R, U_L, U_R, V = self.L, self.R, self.U_L, self.U_R, self.V
+        if refresh:
+            L, R = beta2 * L + G @ G.T, beta2 * R + G.T @ G
+            U_L, U_R = torch.linalg.eigh(L)[1], torch.linalg.eigh(R)[1]
+            O_L, O_R = U_L.T @ self.U_L, U_R.T @ self.U_R
+            V = (O_L * O_L) @ V @ (O_R * O_R).T
         V = beta2 * V + (1 - beta2) * (U_L.T @ G @ U_R) ** 2
         rows = beta2 * self.rows + (1 - beta2) * (G**2).sum(1)
         columns = beta2 * self.columns + (1 - beta2) * (G**2).sum(0)
