@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sketchy.core.linalg import as_weights
+
 # What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: 1.5 in trials.
 # At or below it an entry is noise, which its own root would raise to a whole step.
 _NOISE = 4.0
@@ -67,7 +69,7 @@ def apply(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: f
     root = moments.sqrt()
     largest = root.amax((-2, -1), keepdim=True)
     live = root > _NOISE * torch.finfo(X.dtype).eps * largest
-    weight = torch.where(live, 1 / torch.where(live, root + eps * largest, 1.0), 0.0).to(X)
+    weight = as_weights(torch.where(live, 1 / torch.where(live, root + eps * largest, 1.0), 0.0), X)
     # outside a whole basis lies rounding only, which small roots would blow up
     weight[..., -1, :] *= U.shape[-2] > l
     weight[..., :, -1] *= V.shape[-2] > r

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import frobenius
+from sketchy.core.linalg import as_weights, frobenius
 from sketchy.core.moments import (
     correction,
     divide_by_root,
@@ -64,7 +64,7 @@ def step(
     if rule == "factored":
         a, b = factored_inverse_roots(state["row_moment"], state["column_moment"], eps)
         a = a * correction(beta2, steps).sqrt().reshape(-1, 1, 1)
-        return (_matrix(x) * a.to(x) * b.to(x)).reshape(x.shape)
+        return (_matrix(x) * as_weights(a, x) * as_weights(b, x)).reshape(x.shape)
     assert rule is not None
     if rule.endswith("_normalized"):
         x = _normalized(x)

@@ -73,6 +73,12 @@ def divide(A: Tensor, scale: Tensor) -> Tensor:
     return A
 
 
+def as_weights(values: Tensor, x: Tensor) -> Tensor:
+    """Values in the dtype of x; those beyond its range become its largest, since zero times inf is NaN."""
+    most = torch.finfo(x.dtype).max
+    return values.clamp(-most, most).to(x)
+
+
 def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
     """A (rows, columns) Gaussian matrix that depends on the seed alone: on no default and no device."""
     generator = torch.Generator("cpu").manual_seed(seed)

@@ -37,10 +37,8 @@ def observe_root_(root: Tensor, g: Tensor, beta2: float) -> Tensor:
 def divide_by_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
     """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen."""
     largest = torch.linalg.vector_norm(root.reshape(len(root), -1), torch.inf, dim=-1)
-    floor = torch.where(largest > 0, eps * largest, 1.0)
-    damped = root + like(floor, x)
-    # eps = 0 leaves zero divisors where the numerator is zero too
-    damped = damped if eps > 0 else torch.where(damped > 0, damped, 1.0)
+    # a zero divisor has a zero numerator, or one that is as good as zero
+    damped = (root + like(eps * largest, x)).clamp(min=torch.finfo(x.dtype).tiny)
     return x / damped * like(filled.sqrt(), x)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.axes import fold, unfold
+from sketchy.core.linalg import as_weights
 from sketchy.core.sketch import Sketch
 
 # At or below this share of the largest eigenvalue, mass is rounding.
@@ -32,8 +33,9 @@ class InverseRoot:
         """G̃^(-e) x for x (..., d, k). O(d l k)."""
         U = self.basis
         if U.shape[-2] == U.shape[-1]:  # nothing is outside, and U Uᵀ x would cost its rounding
-            return U @ ((self.inside + self.outside).to(x) * (U.mT @ x))
-        return torch.baddbmm(self.outside.to(x) * x, U, self.inside.to(x) * (U.mT @ x))
+            return U @ (as_weights(self.inside + self.outside, x) * (U.mT @ x))
+        inside, outside = (as_weights(weight, x) for weight in (self.inside, self.outside))
+        return torch.baddbmm(outside * x, U, inside * (U.mT @ x))
 
 
 def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:

@@ -28,6 +28,9 @@ from sketchy.optim.report import Report, report
 from sketchy.optim.routing import names_of, route
 from sketchy.optim.state import Stack
 
+# From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
+_TOO_LARGE = {torch.float32: 1e34, torch.float64: 1e140}
+
 Group = dict[str, Any]
 Values = dict[str, Tensor]
 
@@ -199,7 +202,7 @@ class Engine(Optimizer):
     def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
         G = stack.gradients(group["maximize"])
         largest = torch.linalg.vector_norm(G.reshape(len(G), -1), torch.inf, dim=1)
-        good = largest.isfinite()
+        good = largest < _TOO_LARGE[G.dtype]  # no NaN is
         values = stack.gather()
         before = None
         if not certain(good):  # a bad gradient is zero here, and what it would change is put back below
@@ -288,7 +291,7 @@ def _descend(params: Sequence[Tensor], direction: Tensor, group: Group, good: Te
         torch._foreach_add_(steps, list(params), alpha=decay)
     elif decay > 0 and good is not None:
         for step, p, counts in zip(steps, params, good, strict=True):
-            step.add_(p * (decay * counts))
+            step.add_(torch.where(counts, p, 0.0), alpha=decay)
     if isinstance(lr, Tensor):
         torch._foreach_mul_(steps, lr.reshape(()).to(direction))
         torch._foreach_sub_(list(params), steps)
