@@ -9,31 +9,28 @@ pytest.importorskip("matplotlib")
 from sketchy.cli.demo import demo
 
 
-def test_the_demo_writes_rows_whose_certificates_hold_and_a_picture(tmp_path, capsys):
-    demo(out=tmp_path / "new" / "demo", ranks=(4, 12))
-    rows = [json.loads(line) for line in (tmp_path / "new" / "demo" / "rows.jsonl").read_text().splitlines()]
-    assert [(row["solver"], row["rank"]) for row in rows] == [
-        ("exact", 4), ("exact", 12), ("subspace", 4), ("subspace", 12),
-    ]  # fmt: skip
+def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys):
+    demo(out=tmp_path / "demo", rank=8, steps=20, seeds=2, rates=(0.003, 0.01))
+    rows = [json.loads(line) for line in (tmp_path / "demo" / "rows.jsonl").read_text().splitlines()]
+    assert [row["optimizer"] for row in rows] == ["AdamW", "Shampoo", "SketchyShampoo", "SketchySOAP"]
+    adamw, shampoo, *sketched = (row["bytes"] for row in rows)
+    assert max(sketched) < adamw < shampoo
     for row in rows:
-        assert 0 < row["error"] <= row["certified"] < 1
-        if row["solver"] == "exact":
-            assert row["error"] <= row["lemma_1"]
-    assert (tmp_path / "new" / "demo" / "sketch.png").read_bytes().startswith(b"\x89PNG")
-    assert "certified" in capsys.readouterr().out
-
-
-def test_a_directory_that_cannot_be_is_one_line_and_exit_code_2(tmp_path, capsys):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(SystemExit) as stop:
-        demo(out=tmp_path / "file" / "demo")
-    assert stop.value.code == 2 and capsys.readouterr().err.startswith("sketchy demo: ")
+        start, end = row["curve"][0][1], row["curve"][-1][1]
+        assert end == pytest.approx(row["loss"]) and end < 0.9 * start
+        assert row["rate"] in (0.003, 0.01)
+    assert (tmp_path / "demo" / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert "SketchySOAP" in capsys.readouterr().out
 
 
 def test_a_bad_rank_is_one_line_and_exit_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        demo(out=tmp_path, ranks=(1,))
+        demo(out=tmp_path, rank=1)
     assert stop.value.code == 2
-    assert capsys.readouterr().err == (
-        "sketchy demo: rank=1: must be at least 2 (one kept direction and the zero column)\n"
-    )
+    assert capsys.readouterr().err == "sketchy demo: rank=1: must be an int, at least 2\n"
+
+
+def test_no_rates_is_one_line_and_exit_code_2(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        demo(out=tmp_path, rates=())
+    assert stop.value.code == 2 and "at least one rate" in capsys.readouterr().err

@@ -12,12 +12,18 @@ def main() -> None:
         from sketchy.cli.counterexample import counterexample
         from sketchy.cli.demo import demo
         from sketchy.cli.oco import oco
+        from sketchy.cli.sketch import sketch
     except ImportError as error:
         raise SystemExit(
             f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it"
         ) from error
 
-    commands: dict[str, Callable[..., Any]] = {"demo": demo, "oco": oco, "counterexample": counterexample}
+    commands: dict[str, Callable[..., Any]] = {
+        "demo": demo,
+        "sketch": sketch,
+        "oco": oco,
+        "counterexample": counterexample,
+    }
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="sketchy",

@@ -50,6 +50,19 @@ def powers(curves: Mapping[str, Curve], *, title: str, x: str, y: str) -> bytes:
     return _png(figure)
 
 
+def training(curves: Mapping[str, Curve], *, title: str, y: str) -> bytes:
+    """Loss, on a log axis, against training steps."""
+    figure, axes = _figure(title)
+    for name, (steps, losses) in curves.items():
+        axes.plot(steps, losses, label=f"{name}: {losses[-1]:.3f}", **_style(name, curves))
+    axes.set_yscale("log")
+    axes.set_xlim(left=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel(y)
+    axes.legend(frameon=False)
+    return _png(figure)
+
+
 def _style(name: str, curves: Mapping[str, Curve]) -> dict[str, str]:
     """By name, so that a learner keeps its colour from one data set to the next."""
     lap, colour = divmod(sorted(curves).index(name), len(COLOURS))

@@ -1,0 +1,96 @@
+"""Optimizers side by side on one task, each at the best of the same rates: the demo's rows and picture."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from sketchy.experiments import plot
+from sketchy.experiments.tasks import Task
+from sketchy.experiments.training import Record, train
+from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
+
+Make = Callable[[nn.Module, float], Optimizer]
+
+
+def contenders(rank: int) -> dict[str, Make]:
+    """AdamW, dense Shampoo and the two sketched optimizers, with the same weight decay."""
+    return {
+        "AdamW": lambda model, lr: torch.optim.AdamW(model.parameters(), lr),
+        "Shampoo": lambda model, lr: Shampoo(model.named_parameters(), lr),
+        "SketchyShampoo": lambda model, lr: SketchyShampoo(model.named_parameters(), lr, rank=rank),
+        "SketchySOAP": lambda model, lr: SketchySOAP(model.named_parameters(), lr, rank=rank),
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One optimizer at its best rate; means over seeds."""
+
+    optimizer: str
+    rate: float
+    loss: float  # validation, at the end
+    loss_spread: float  # standard deviation over seeds
+    accuracy: float
+    steps_to_first: float | None  # to reach the first optimizer's final loss; None for itself, or if never
+    bytes: int  # of optimizer state
+    milliseconds: float  # of one optimizer step
+    curve: tuple[tuple[int, float], ...]  # (step, mean validation loss)
+
+
+def runs(
+    task: Task, makers: Mapping[str, Make], rates: Sequence[float], seeds: int, steps: int | None = None
+) -> Iterator[tuple[str, float, Record]]:
+    """Every optimizer at every rate with every seed, one record at a time."""
+    for name, make in makers.items():
+        for rate in rates:
+            for seed in range(seeds):
+                yield name, rate, train(task, lambda model: make(model, rate), seed=seed, steps=steps)  # noqa: B023
+
+
+def rows(records: Sequence[tuple[str, float, Record]]) -> list[Row]:
+    """The best rate of each optimizer, by mean final loss; the first one is what others are held against."""
+    found: list[Row] = []
+    for name in dict.fromkeys(name for name, _, _ in records):
+        by_rate: dict[float, list[Record]] = {}
+        for other, rate, record in records:
+            if other == name:
+                by_rate.setdefault(rate, []).append(record)
+        rate = min(by_rate, key=lambda rate: _mean([r.loss for r in by_rate[rate]]))
+        target = found[0].loss if found else None
+        found.append(_row(name, rate, by_rate[rate], target))
+    return found
+
+
+def _row(name: str, rate: float, records: Sequence[Record], target: float | None) -> Row:
+    losses = [record.loss for record in records]
+    looks = zip(*(record.curve for record in records), strict=False)  # a diverged run has fewer
+    reached = [None if target is None else record.steps_to(target) for record in records]
+    steps = [step for step in reached if step is not None]
+    return Row(
+        optimizer=name,
+        rate=rate,
+        loss=_mean(losses),
+        loss_spread=math.sqrt(_mean([(loss - _mean(losses)) ** 2 for loss in losses])),
+        accuracy=_mean([record.accuracy or 0.0 for record in records]),
+        steps_to_first=_mean(steps) if len(steps) == len(records) else None,
+        bytes=records[0].optimizer_bytes,
+        milliseconds=_mean([1e3 * record.optimizer_seconds / max(1, record.step) for record in records]),
+        curve=tuple((look[0].step, _mean([x.loss for x in look])) for look in looks),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def picture(results: Sequence[Row], *, title: str) -> bytes:
+    """Validation loss against steps, one line an optimizer."""
+    curves = {}
+    for row in results:
+        steps, losses = zip(*row.curve, strict=True)
+        curves[f"{row.optimizer}, {row.bytes / 1024:.0f} KiB"] = (steps, losses)
+    return plot.training(curves, title=title, y="validation loss")
