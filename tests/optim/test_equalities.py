@@ -1,0 +1,227 @@
+"""The optimizers equal the reference, each other where they must, and torch's where they should. Float64."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trajectories import gradients, start, train, train_one
+
+from checks import assert_close
+from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP, reference
+
+LR = 0.1
+EXACT = 1e-10  # of weights of order 1, after steps of length 0.1: rounding, and powers of small eigenvalues
+SOAP_EPS = 1e-4
+SOAP = 1e-9  # rounding 1e-16 of entries that are zero in exact arithmetic, over SOAP_EPS, a thousand times
+ALG_3: dict[str, Any] = {"lr": LR, "graft": None, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
+DECAYS = (1.0, 0.95)
+
+
+def play(player: Any, G: Tensor, attribute: str = "X", **options: Any) -> Tensor:
+    """The weights of a reference player after each step."""
+    history = []
+    for g in G:
+        player = player.step(g, LR, **options)
+        history.append(getattr(player, attribute))
+    return torch.stack(history)
+
+
+# -- S-Shampoo ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta2", DECAYS)
+@pytest.mark.parametrize(
+    ("shape", "rank"), [((6, 4), 3), ((8, 8), 5), ((10, 3), 4), ((5, 12), 2), ((9, 7), 9)]
+)
+def test_sketchy_shampoo_is_alg_3(shape, rank, beta2):
+    """One axis of the shapes with a side below the rank is kept whole, which is exact."""
+    X, G = start(shape), gradients(shape)
+    found = train_one(SketchyShampoo, X, G, betas=(0.0, beta2), rank=rank, **ALG_3)
+    assert_close(found, play(reference.SShampoo.start(X, rank), G, beta2=beta2), scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("beta2", DECAYS)
+@pytest.mark.parametrize("shape", [(6, 4), (3, 9), (7, 7)])
+def test_at_full_rank_sketchy_shampoo_is_shampoo(shape, beta2):
+    X, G = start(shape), gradients(shape)
+    options = {name: value for name, value in ALG_3.items() if name != "solver"}
+    whole = train_one(Shampoo, X, G, betas=(0.0, beta2), **options)
+    sketched = train_one(SketchyShampoo, X, G, betas=(0.0, beta2), rank=max(shape), **ALG_3)
+    expected = play(reference.SShampoo.start(X, max(shape)), G, beta2=beta2)
+    assert torch.equal(sketched, whole)
+    assert_close(whole, expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("rank", [3, 9])
+@pytest.mark.parametrize(
+    ("shape", "merge_dims", "axes"),
+    [
+        ((4, 3, 5), 1, (4, 3, 5)),
+        ((6, 4, 3, 3), 1, (6, 4, 3, 3)),
+        ((6, 4, 3, 3), 9, (6, 4, 9)),
+        ((6, 4, 3, 3), None, (6, 36)),
+        ((1, 5, 1, 4), None, (5, 4)),
+    ],
+)
+def test_a_weight_with_many_axes_equals_its_dense_twin(shape, merge_dims, axes, rank):
+    """One sketch an axis and the exponent 1 / (2 * number of axes); merging is a change of shape."""
+    X, G = start(shape), gradients(shape)
+    found = train_one(SketchyShampoo, X, G, betas=(0.0, 0.95), rank=rank, merge_dims=merge_dims, **ALG_3)
+    player = reference.TensorShampoo.start(X.reshape(axes), rank)
+    expected = play(player, G.reshape(-1, *axes), beta2=0.95).reshape(found.shape)
+    assert_close(found, expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, Shampoo])
+@pytest.mark.parametrize(("shape", "shortest"), [((4, 9), 0), ((9, 4), 1), ((5, 5), 0)])
+def test_one_sided_is_the_inverse_square_root_along_the_shortest_axis(kind, shape, shortest):
+    X, G = start(shape), gradients(shape)
+    options = ALG_3 | {"betas": (0.0, 0.95), "one_sided": True}
+    rank = 3 if kind is SketchyShampoo else 9
+    if kind is SketchyShampoo:
+        options["rank"] = rank
+    else:
+        del options["solver"]
+    player = reference.TensorShampoo.start(X, rank, axes=(shortest,))
+    assert_close(train_one(kind, X, G, **options), play(player, G, beta2=0.95), scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.1])
+def test_the_exponent_is_that_of_each_axis(exponent):
+    X, G = start((6, 4)), gradients((6, 4))
+    found = train_one(SketchyShampoo, X, G, betas=(0.0, 0.95), rank=3, exponent=exponent, **ALG_3)
+    expected = play(reference.TensorShampoo.start(X, 3), G, beta2=0.95, exponent=exponent)
+    assert_close(found, expected, scale=1, tolerance=EXACT)
+
+
+# -- S-AdaGrad ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta2", DECAYS)
+@pytest.mark.parametrize(("shape", "rank"), [((8,), 3), ((8,), 8), ((3, 4), 5), ((2, 2, 3), 4)])
+def test_sketchy_adagrad_is_alg_2_on_the_flattened_weight(shape, rank, beta2):
+    X, G = start(shape), gradients(shape)
+    found = train_one(SketchyAdagrad, X, G, lr=LR, betas=(0.0, beta2), rank=rank, eps=0.0).flatten(1)
+    player = reference.SAdagrad.start(X.flatten(), rank)
+    assert_close(found, play(player, G.flatten(1), "x", beta2=beta2), scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("rank", [3, 20])
+def test_a_preconditioned_vector_under_sketchy_shampoo_is_sketchy_adagrad(rank):
+    X, G = start((8,)), gradients((8,))
+    options = {"lr": LR, "betas": (0.9, 0.99), "rank": rank, "graft": "rmsprop", "solver": "subspace"}
+    vector = train_one(SketchyShampoo, X, G, precondition_1d=True, **options, weight_decay=0.1)
+    assert torch.equal(vector, train_one(SketchyAdagrad, X, G, **options, weight_decay=0.1))
+
+
+# -- SketchySOAP --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("betas", "nesterov"), [((0.9, 0.999), True), ((0.8, 0.95), False), ((0.0, 0.95), True)]
+)
+@pytest.mark.parametrize("graft", [None, "factored"])
+@pytest.mark.parametrize("shape", [(6, 4), (3, 8), (4, 3, 2)])
+def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
+    X, G = start(shape), gradients(shape)
+    options = {"betas": betas, "nesterov": nesterov, "eps": SOAP_EPS, "weight_decay": 0.1}
+    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft=graft, **options).flatten(2)
+    player = reference.Soap.start(X.flatten(1))
+    expected = play(player, G.flatten(2), factored=graft is not None, **options)
+    assert_close(found, expected, scale=1, tolerance=SOAP)
+
+
+def test_one_sided_soap_has_one_moment_for_each_direction_of_the_shortest_axis():
+    beta1, beta2, X, G = 0.9, 0.95, start((3, 8)), gradients((3, 8))
+    L, U, V, M, x = torch.zeros_like(X[:, :3]), torch.zeros_like(X[:, :3]), X[:, :1] * 0, X * 0, X
+    expected = []
+    for t, g in enumerate(G, 1):
+        L = beta2 * L + g @ g.T
+        before, U = U, torch.linalg.eigh(L)[1]
+        V = beta2 * (U.T @ before).square() @ V + (1 - beta2) * (U.T @ g).square().mean(1, keepdim=True)
+        M = beta1 * M + (1 - beta1) * g
+        ahead = beta1 * M / (1 - beta1**t) + (1 - beta1) * g
+        root = (V / (1 - beta2**t)).sqrt()
+        x = x - LR * U @ (U.T @ ahead / (root + SOAP_EPS * root.max()))
+        expected.append(x)
+    options = {"lr": LR, "betas": (beta1, beta2), "eps": SOAP_EPS, "weight_decay": 0.0, "graft": None}
+    found = train_one(SketchySOAP, X, G, one_sided=True, **options)
+    assert_close(found, torch.stack(expected), scale=1, tolerance=SOAP)
+
+
+# -- refreshes and blocks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP, Shampoo])
+def test_refreshing_every_step_is_plain(kind):
+    X, G = start((6, 4)), gradients((6, 4))
+    assert torch.equal(train_one(kind, X, G, update_every=1), train_one(kind, X, G))
+
+
+def test_skipped_refreshes_equal_a_loop_that_skips_them_and_shapes_take_turns():
+    """Every third gradient is sketched, and beta2 acts on those; the second shape is one step ahead."""
+    every, beta2, rank, shapes = 3, 0.95, 3, ((6, 4), (5, 7))
+    X, G = [start(shape) for shape in shapes], [gradients(shape) for shape in shapes]
+    found = train(SketchyShampoo, X, G, betas=(0.0, beta2), rank=rank, update_every=every, **ALG_3)
+    for turn in range(2):
+        x, left, right = X[turn], *(reference.DenseSketch.empty(d, rank) for d in shapes[turn])
+        for t, g in enumerate(G[turn]):
+            if t == 0 or (t + turn) % every == 0:
+                left, right = left.update(g @ g.T, beta2), right.update(g.T @ g, beta2)
+            L, R = (reference.pseudo_power(s.compensated(), -1 / 4) for s in (left, right))
+            x = x - LR * L @ g @ R
+            assert_close(found[turn][t], x, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("graft", [None, "factored"])
+def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
+    """A square weight: one gradient then fixes both bases."""
+    X, G = start((5, 5)), gradients((5, 5))
+    found = train_one(SketchySOAP, X, G, lr=LR, graft=graft, update_every=4, eps=SOAP_EPS, weight_decay=0.0)
+    player = reference.Soap.start(X)
+    for t, g in enumerate(G):
+        player = player.step(g, LR, eps=SOAP_EPS, factored=graft is not None, refresh=t % 4 == 0)
+        assert_close(found[t], player.X, scale=1, tolerance=SOAP)
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP, Shampoo, SketchyAdagrad])
+def test_blocks_of_full_size_are_no_blocks(kind):
+    X, G = start((6, 4)), gradients((6, 4))
+    assert torch.equal(train_one(kind, X, G, block_size=24), train_one(kind, X, G))
+
+
+@pytest.mark.parametrize("rank", [2, 9])
+@pytest.mark.parametrize("graft", [None, "factored"])
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_blocks_of_half_size_are_separate_parameters(kind, graft, rank):
+    """A (6, 8) weight in blocks of 4 or less is four (3, 4) weights."""
+    X, G = start((6, 8)), gradients((6, 8))
+    options = {"lr": LR, "graft": graft, "rank": rank}
+    found = train_one(kind, X, G, block_size=4, **options)
+    corners = [(..., slice(i, i + 3), slice(j, j + 4)) for i in (0, 3) for j in (0, 4)]
+    apart = train(kind, [X[c] for c in corners], [G[c] for c in corners], **options)
+    for corner, expected in zip(corners, apart, strict=True):
+        assert_close(found[corner], expected, scale=1, tolerance=SOAP)
+
+
+@pytest.mark.parametrize("rank", [2, 9])
+def test_uneven_blocks_are_separate_parameters_too(rank):
+    """A (7, 5) weight in blocks of 4: (4, 3), (4, 2), (3, 3), (3, 2)."""
+    X, G = start((7, 5)), gradients((7, 5))
+    options = ALG_3 | {"betas": (0.0, 0.95), "rank": rank}
+    found = train_one(SketchyShampoo, X, G, block_size=4, **options)
+    corners = [(..., slice(i, i + 4), slice(j, j + 3)) for i in (0, 4) for j in (0, 3)]
+    for corner in corners:
+        expected = train_one(SketchyShampoo, X[corner], G[corner], **options)
+        assert_close(found[corner], expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP, Shampoo, SketchyAdagrad])
+def test_parameters_in_one_stack_move_as_they_do_alone(kind):
+    shapes = [(6, 4), (6, 4), (3, 5), (6, 4), (4,), (4,)]
+    X = [start(shape, seed=i) for i, shape in enumerate(shapes)]
+    G = [gradients(shape, seed=10 + i) for i, shape in enumerate(shapes)]
+    options = {} if kind is Shampoo else {"rank": 3}
+    for together, x, g in zip(train(kind, X, G, lr=LR, **options), X, G, strict=True):
+        assert_close(together, train_one(kind, x, g, lr=LR, **options), scale=1, tolerance=EXACT)

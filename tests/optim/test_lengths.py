@@ -1,0 +1,132 @@
+"""Adam's path against torch's own, and the lengths that grafts lend against torch's own optimizers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trajectories import gradients, start, train_one
+
+from checks import assert_close
+from sketchy import SketchyShampoo, reference
+
+LR = 0.1
+EXACT = 1e-10
+DEFAULT_EPS = 1e-4  # eps = 1e-7 of the largest root, against entries 100 times smaller, over 50 steps of 0.1
+SHAPES = ((6,), (), (1, 5), (4, 3), (3, 2, 2))
+
+
+@pytest.mark.parametrize(("eps", "tolerance"), [(0.0, EXACT), (1e-7, DEFAULT_EPS)])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_adams_path_is_adamw(shape, eps, tolerance):
+    X, G = start(shape), gradients(shape)
+    shared: dict[str, Any] = {"lr": LR, "betas": (0.9, 0.99), "weight_decay": 0.1}
+    found = train_one(SketchyShampoo, X, G, path="adam", nesterov=False, eps=eps, **shared)
+    assert_close(found, train_one(torch.optim.AdamW, X, G, eps=0.0, **shared), scale=1, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_with_nesterov_adams_path_looks_one_step_ahead(shape):
+    """NAdam without its schedule: β₁ m / (1 - β₁ᵗ) + (1 - β₁) g over the root of the second moment."""
+    X, G, beta1, beta2 = start(shape), gradients(shape), 0.9, 0.99
+    m, v, x = torch.zeros_like(X), torch.zeros_like(X), X
+    expected = []
+    for t, g in enumerate(G, 1):
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        ahead = beta1 * m / (1 - beta1**t) + (1 - beta1) * g
+        x = (1 - LR * 0.1) * x - LR * ahead / (v / (1 - beta2**t)) ** 0.5
+        expected.append(x)
+    options: dict[str, Any] = {"lr": LR, "betas": (beta1, beta2), "eps": 0.0, "weight_decay": 0.1}
+    found = train_one(SketchyShampoo, X, G, path="adam", **options)
+    assert_close(found, torch.stack(expected), scale=1, tolerance=EXACT)
+
+
+def test_with_beta2_of_one_and_no_momentum_adams_path_is_adagrad():
+    X, G = start((4, 3)), gradients((4, 3))
+    options: dict[str, Any] = {"betas": (0.0, 1.0), "eps": 0.0, "weight_decay": 0.0}
+    found = train_one(SketchyShampoo, X, G, lr=LR, path="adam", **options)
+    assert_close(found, train_one(torch.optim.Adagrad, X, G, lr=LR, eps=0.0), scale=1, tolerance=EXACT)
+
+
+# -- grafts -------------------------------------------------------------------------------------------
+
+
+def factored_adam(X: Tensor, G: Tensor, beta2: float) -> Tensor:
+    rows, columns, history = 0.0, 0.0, []
+    for t, g in enumerate(G, 1):
+        rows = beta2 * rows + (1 - beta2) * g.square().sum(1)
+        columns = beta2 * columns + (1 - beta2) * g.square().sum(0)
+        X = X - LR * g / (torch.outer(rows, columns) / rows.sum() / (1 - beta2**t)) ** 0.5
+        history.append(X)
+    return torch.stack(history)
+
+
+def lender(rule: str, X: Tensor, G: Tensor, beta2: float) -> Tensor:
+    """The weights under the rule alone, by an optimizer of torch where it has one."""
+    if rule.endswith("_normalized"):
+        G = G / G.flatten(1).norm(dim=1).reshape(-1, 1, 1)
+    match rule.removesuffix("_normalized"):
+        case "sgd":
+            return train_one(torch.optim.SGD, X, G, lr=LR)
+        case "adagrad":
+            return train_one(torch.optim.Adagrad, X, G, lr=LR, eps=0.0)
+        case "rmsprop":
+            return train_one(torch.optim.Adam, X, G, lr=LR, betas=(0.0, beta2), eps=0.0)
+        case "factored":
+            return factored_adam(X, G, beta2)
+    raise KeyError(rule)
+
+
+def steps(X: Tensor, history: Tensor) -> Tensor:
+    return torch.cat([X[None], history]).diff(dim=0)
+
+
+RULES = ("sgd", "adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized", "factored")
+ALG_3: dict[str, Any] = {"lr": LR, "rank": 3, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_grafted_step_has_the_direction_of_alg_3_and_the_length_of_the_rules_own(rule):
+    beta2, X, G = 0.95, start((6, 4)), gradients((6, 4))
+    player, directions = reference.SShampoo.start(X, rank=3), []
+    for g in G:
+        before, player = player, player.step(g, LR, beta2=beta2)
+        directions.append(player.X - before.X)
+    lengths = steps(X, lender(rule, X, G, beta2)).flatten(1).norm(dim=1)
+    expected = X + torch.stack(
+        [length * d / d.norm() for length, d in zip(lengths, directions, strict=True)]
+    ).cumsum(0)
+    found = train_one(SketchyShampoo, X, G, betas=(0.0, beta2), graft=rule, **ALG_3)
+    assert_close(found, expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_before_the_start_step_the_rule_itself_steps(rule):
+    beta2, X, G, first = 0.95, start((6, 4)), gradients((6, 4)), 20
+    options = ALG_3 | {"betas": (0.0, beta2), "graft": rule}
+    alone = lender(rule, X, G, beta2)
+    late = train_one(SketchyShampoo, X, G, start_step=first, **options)
+    assert_close(late[: first - 1], alone[: first - 1], scale=1, tolerance=EXACT)
+    # statistics were gathered all along: from then on every step is that of a run that never waited
+    plain = steps(X, train_one(SketchyShampoo, X, G, **options))
+    assert_close(steps(X, late)[first - 1 :], plain[first - 1 :], scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("moving_average", [True, False])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_momentum_is_taken_of_the_gradient_and_preconditioned(moving_average, nesterov):
+    """The sketches see gradients; L̃^(-1/4) M R̃^(-1/4) is applied to what momentum says."""
+    beta1, beta2, X, G = 0.9, 0.95, start((6, 4)), gradients((6, 4))
+    left, right = (reference.DenseSketch.empty(d, 3) for d in (6, 4))
+    M, x, expected = torch.zeros_like(X), X, []
+    for t, g in enumerate(G, 1):
+        left, right = left.update(g @ g.T, beta2), right.update(g.T @ g, beta2)
+        M = beta1 * M + ((1 - beta1) if moving_average else 1) * g
+        seen, weight = (M / (1 - beta1**t), 1 - beta1) if moving_average else (M, 1)
+        ahead = beta1 * seen + weight * g if nesterov else seen
+        L, R = (reference.pseudo_power(s.compensated(), -1 / 4) for s in (left, right))
+        x = x - LR * L @ ahead @ R
+        expected.append(x)
+    options = {"nesterov": nesterov, "moving_average_momentum": moving_average, "graft": None}
+    found = train_one(SketchyShampoo, X, G, betas=(beta1, beta2), **ALG_3, **options)
+    assert_close(found, torch.stack(expected), scale=1, tolerance=EXACT)
