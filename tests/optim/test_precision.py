@@ -1,0 +1,91 @@
+"""How far the fast settings are from the exact ones: solver, float32 and bfloat16, over 50 steps each."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from trajectories import STEPS
+
+from cases import F32, F64
+from sketchy import Shampoo, SketchyShampoo, SketchySOAP
+
+ROWS, COLUMNS, RANK, DRIFT = 48, 32, 12, 0.02
+# The least cosine between steps, and their mean; beside them, measured with three shapes and two decays.
+# SketchySOAP's first gradient is diagonal in its exact bases: there a basis slightly off counts most.
+SUBSPACE = {SketchyShampoo: (0.97, 0.995), SketchySOAP: (0.6, 0.96)}  # (0.978, 0.9976), (0.67, 0.971)
+SUBSPACE_LATER = {SketchyShampoo: 0.99, SketchySOAP: 0.9}  # after ten steps
+ROUNDED_BASES = {SketchyShampoo: (0.999, 0.9999), SketchySOAP: (0.98, 0.998)}  # (0.9998, 1), (0.992, 0.9987)
+SINGLE = {SketchyShampoo: 1e-4, SketchySOAP: 1e-2}  # relative error of a step; measured 2e-6 and 2.5e-3
+NOT_FURTHER_FROM_DENSE = 0.01  # mean cosine; measured: nearer by 0.01
+
+
+@cache
+def stream() -> tuple[Tensor, ...]:
+    """Power-law spectra along both axes, the left one turning slowly."""
+    generator = torch.Generator().manual_seed(0)
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=F64)
+
+    a, b = (torch.arange(1, d + 1, dtype=F64) ** -1.0 for d in (ROWS, COLUMNS))
+    Q, P = (torch.linalg.qr(randn(d, d))[0] for d in (ROWS, COLUMNS))
+    S = randn(ROWS, ROWS) / ROWS**0.5
+    turn = torch.matrix_exp(DRIFT * (S - S.T))
+    gradients = []
+    for _ in range(STEPS):
+        gradients.append((Q * a) @ randn(ROWS, COLUMNS) @ (P * b).T)
+        Q = turn @ Q
+    return tuple(gradients)
+
+
+def steps(kind: type[torch.optim.Optimizer], dtype: torch.dtype, **options: Any) -> Tensor:
+    """(STEPS, rows * columns): each from the same weights, so that only states differ."""
+    p = torch.nn.Parameter(torch.zeros(ROWS, COLUMNS, dtype=dtype))
+    optimizer = kind([p], lr=1.0, weight_decay=0.0, **options)
+    taken = []
+    for G in stream():
+        p.grad = G.to(dtype)
+        optimizer.step()
+        taken.append(p.detach().flatten().to(F64, copy=True))
+        p.detach().zero_()
+    return torch.stack(taken)
+
+
+def cosines(a: Tensor, b: Tensor) -> Tensor:
+    return torch.nn.functional.cosine_similarity(a, b)
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_float32_follows_float64(kind):
+    single, double = (steps(kind, dtype, rank=RANK, solver="exact") for dtype in (F32, F64))
+    error = ((single - double).norm(dim=1) / double.norm(dim=1)).max()
+    assert error <= SINGLE[kind], f"{error:.1e}"
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_the_subspace_solver_in_float32_follows_the_exact_one_in_float64(kind):
+    fast, exact = steps(kind, F32, rank=RANK), steps(kind, F64, rank=RANK, solver="exact")
+    found = cosines(fast, exact)
+    least, mean = SUBSPACE[kind]
+    assert found.min() >= least and found.mean() >= mean, f"{found.min():.3f}, {found.mean():.4f}"
+    assert found[10:].min() >= SUBSPACE_LATER[kind], f"{found[10:].min():.3f}"
+    # and is no further from what both approximate
+    dense = steps(Shampoo, F64) if kind is SketchyShampoo else steps(kind, F64, rank=ROWS)
+    to_dense = cosines(fast, dense).mean() - cosines(exact, dense).mean()
+    assert to_dense >= -NOT_FURTHER_FROM_DENSE, f"{to_dense:.4f}"
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_bases_kept_in_bfloat16_give_nearly_the_same_steps(kind):
+    rounded = steps(kind, F32, rank=RANK, sketch_dtype=torch.bfloat16)
+    found = cosines(rounded, steps(kind, F32, rank=RANK))
+    least, mean = ROUNDED_BASES[kind]
+    assert found.min() >= least and found.mean() >= mean, f"{found.min():.4f}, {found.mean():.5f}"
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_momentum_kept_in_bfloat16_gives_nearly_the_same_steps(kind):
+    found = cosines(steps(kind, F32, rank=RANK, momentum_dtype=torch.bfloat16), steps(kind, F32, rank=RANK))
+    assert found.min() >= 0.999, f"{found.min():.5f}"

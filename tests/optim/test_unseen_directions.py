@@ -1,0 +1,81 @@
+"""Rows that no refresh has seen are neither frozen nor blown up: an embedding under ``update_every=10``."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import F32, F64
+from sketchy import Shampoo, SketchyShampoo, SketchySOAP
+
+ROWS, WIDTH, SEEN, OFTEN, EVERY, STEPS = 60, 12, 16, 4, 10, 40
+# the step of an unseen row over the mean step of the rows seen at each refresh; gradients have length one
+SHORTEST = 0.5
+LONGEST = {Shampoo: 2.5, SketchyShampoo: 2.5, SketchySOAP: 5.0}  # measured: 1.8, 1.8, 3.5; 38 by eps alone
+FACTORED_OR_OWN = ("factored", None)
+
+
+def stream() -> Iterator[tuple[Tensor, Tensor]]:
+    """Gradients with few live rows, and which: SEEN of them at a refresh, between refreshes some others."""
+    generator = torch.Generator().manual_seed(0)
+    for t in range(STEPS):
+        others = SEEN + torch.randperm(ROWS - SEEN, generator=generator)[:OFTEN]
+        live = torch.arange(SEEN) if t % EVERY == 0 else torch.cat([torch.arange(OFTEN), others])
+        G = torch.zeros(ROWS, WIDTH, dtype=F64)
+        noise = torch.randn(len(live), WIDTH, generator=generator, dtype=F64)
+        G[live] = torch.nn.functional.normalize(noise, dim=1)
+        yield G, live
+
+
+def ratios(kind: type[torch.optim.Optimizer], dtype: torch.dtype, **options: object) -> Tensor:
+    """Between refreshes: each unseen row's step over the mean step of the seen ones."""
+    p = torch.nn.Parameter(torch.zeros(ROWS, WIDTH, dtype=dtype))
+    optimizer = kind([p], lr=1.0, betas=(0.0, 0.999), weight_decay=0.0, update_every=EVERY, **options)
+    found = []
+    for t, (G, live) in enumerate(stream()):
+        p.grad, before = G.to(dtype), p.detach().clone()
+        optimizer.step()
+        lengths = (p.detach() - before).norm(dim=1)
+        if t % EVERY:
+            found.append(lengths[live[OFTEN:]] / lengths[live[:OFTEN]].mean())
+    return torch.cat(found)
+
+
+WHOLE_IN_FLOAT32 = pytest.param(
+    Shampoo,
+    {},
+    F32,
+    marks=pytest.mark.xfail(
+        strict=True,
+        reason="a whole factor squares: in float32 the zeros of a low-rank stream are rounding of some eps,"
+        " which looks like a small direction, and seen rows take long steps along it",
+    ),
+)
+
+
+@pytest.mark.parametrize("eps", [1e-7, 0.0])
+@pytest.mark.parametrize("graft", FACTORED_OR_OWN)
+@pytest.mark.parametrize(
+    ("kind", "options", "dtype"),
+    [
+        (SketchyShampoo, {"rank": 24}, F64),
+        (SketchyShampoo, {"rank": 24}, F32),
+        (SketchyShampoo, {"rank": 24, "solver": "exact"}, F32),
+        (SketchyShampoo, {"rank": ROWS}, F64),
+        (Shampoo, {}, F64),
+        WHOLE_IN_FLOAT32,
+        (SketchySOAP, {"rank": 24}, F64),
+        (SketchySOAP, {"rank": 24}, F32),
+        (SketchySOAP, {"rank": ROWS}, F32),
+    ],
+)
+def test_unseen_rows_take_steps_like_those_of_seen_ones(kind, options, dtype, graft, eps):
+    found = ratios(kind, dtype, graft=graft, eps=eps, **options)
+    assert found.min() >= SHORTEST and found.max() <= LONGEST[kind], f"{found.min():.3f} to {found.max():.2f}"
+
+
+def test_while_nothing_escapes_sketches_of_any_rank_treat_unseen_rows_as_shampoo_does():
+    whole = ratios(Shampoo, F64)
+    for rank in (SEEN + 2, 24, ROWS):
+        assert (ratios(SketchyShampoo, F64, rank=rank) - whole).abs().max() < 1e-9
