@@ -76,7 +76,7 @@ def divide(A: Tensor, scale: Tensor) -> Tensor:
 def as_weights(values: Tensor, x: Tensor) -> Tensor:
     """Values in the dtype of x; those beyond its range become its largest, since zero times inf is NaN."""
     most = torch.finfo(x.dtype).max
-    return values.clamp(-most, most).to(x)
+    return values.double().clamp(-most, most).to(x)
 
 
 def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Divisions are damped relative to the largest divisor, so that scaling every grad
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import certain, divide, extreme_scale
+from sketchy.core.linalg import as_weights, certain, divide, extreme_scale
 
 
 def weights(beta2: float) -> tuple[float, float]:
@@ -25,7 +25,7 @@ def correction(beta: float, step: Tensor) -> Tensor:
 
 def like(values: Tensor, x: Tensor) -> Tensor:
     """Per-matrix values (S,) shaped to multiply x (S, ...), in its dtype."""
-    return values.reshape(-1, *[1] * (x.dim() - 1)).to(x)
+    return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
 
 
 def observe_root_(root: Tensor, g: Tensor, beta2: float) -> Tensor:

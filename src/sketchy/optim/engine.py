@@ -242,6 +242,9 @@ class Engine(Optimizer):
         direction = self._direction(group, plan, values, G, x, step, due)
         if rule is not None or group["start_step"] > 1:
             lent = graft.step(rule, values, x, step, beta2=beta2, eps=group["eps"])
+            if rule is not None and rule.endswith("_normalized"):
+                # momentum of length one would step as far as ever when the gradient has gone
+                lent = graft.rescale(lent, graft.step(rule, values, G, step, beta2=beta2, eps=group["eps"]))
             if rule is not None:
                 direction = graft.rescale(direction, to=lent)
             if group["start_step"] > 1:
