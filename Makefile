@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-all lint format bench docs clean
 
-demo: $(VENV)/installed-all  ## sketch a real data set: table, certified error, picture
+demo: $(VENV)/installed-all  ## train a small network with AdamW and with ours: table, picture
 	$(BIN)/sketchy demo --out runs/demo
 
 test: $(VENV)/installed-dev  ## the default suite
