@@ -1,0 +1,49 @@
+"""The rate sweeps as one picture: loss against learning rate, a panel for each task."""
+
+import io
+import math
+import statistics
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+from sketchy.experiments.plot import COLOURS
+
+Curves = Mapping[str, Mapping[float, float]]  # of each contender, loss by rate
+
+
+def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
+    """A PNG; a run that diverged is a cross at the top, the best rate of each contender a filled dot."""
+    figure = Figure(figsize=(1.2 + 4.6 * len(panels), 4.4), dpi=130, layout="constrained")
+    names = sorted({name for curves in panels.values() for name in curves})
+    for place, (task, curves) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(1, len(panels), place)
+        finite = [loss for curve in curves.values() for loss in curve.values() if math.isfinite(loss)]
+        top = min(max(finite), 2.5 * statistics.median(finite))  # one that is about to diverge hides the rest
+        for name, curve in curves.items():
+            colour = COLOURS[names.index(name) % len(COLOURS)]
+            rates = sorted(curve)
+            losses = [min(curve[rate], top) for rate in rates]
+            axes.plot(rates, losses, "o-", ms=5, mfc="white", color=colour, label=name)
+            best = min(curve, key=curve.__getitem__)
+            axes.plot([best], [min(curve[best], top)], "o", ms=7, color=colour)
+            lost = [rate for rate in rates if curve[rate] > top]
+            axes.plot(lost, [top] * len(lost), "x", ms=8, color=colour)
+        axes.set_xscale("log")
+        if top > 2 * min(finite):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(title=task, xlabel="learning rate", ylabel="validation loss")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    handles = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()

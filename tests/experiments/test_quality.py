@@ -1,0 +1,160 @@
+"""The quality benchmark: the same rates for everyone, nothing run twice, nothing lost."""
+
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import quality
+from benchmarks.contenders import BUILD, RATIO, Contender, contenders, rates
+
+from sketchy.experiments import tasks
+from sketchy.experiments.training import Look, Record
+
+ADAMW, SOAP32 = Contender("adamw"), Contender("sketchy_soap", 32)
+TINY = ("digits", "--steps", "3", "--rates", "2", "--processes", "1")
+
+
+@pytest.fixture
+def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs that take no time: the loss is how far the rate is from the optimizer's own best one, in powers
+    of the ratio. Gives the list of those that ran."""
+    ran: list[str] = []
+
+    def running(task: tasks.Task, build: Any, *, steps: int, seed: int) -> Iterator[Record]:
+        contender, rate = build.func.__self__, build.keywords["rate"]
+        ran.append(f"{contender}: {rate:g}, {seed}")
+        best = BEST[contender.optimizer]
+        loss = abs(math.log(rate / best, RATIO)) + 0.01 * seed
+        curve = [Look(0, 9.0, 0.1), Look(steps, math.inf if rate > 1 else loss, 0.5)]
+        yield Record(task.name, seed, steps, step=steps, curve=curve, optimizer_bytes=10)
+
+    monkeypatch.setattr(quality, "running", running)
+    return ran
+
+
+BEST = {"adamw": 4e-3, "soap": 4e-3, "shampoo": 1.6e-2, "sketchy_shampoo": 5e-4, "sketchy_soap": 8e-3}
+
+
+def run(path: Path, *arguments: str) -> quality.Results:
+    quality.main([*TINY, "--out", str(path), *arguments])
+    return quality.load(path)
+
+
+def test_everyone_gets_the_same_rates_and_one_more_where_the_best_is_at_the_end(
+    imagined: list[str], tmp_path: Path
+) -> None:
+    results = run(tmp_path / "q.jsonl", "--rates", "3", "--seeds", "1")
+    grid = {2e-3, 4e-3, 8e-3}
+    tried = {str(c): {r.rate for r in results if r.contender == c} for c in contenders(tuple(BUILD))}
+    assert tried["adamw"] == tried["soap"] == grid
+    assert tried["sketchy_soap, rank 32"] == tried["sketchy_soap, rank 8"] == grid | {1.6e-2}
+    assert tried["shampoo"] == grid | {1.6e-2, 3.2e-2}
+    assert tried["sketchy_shampoo, rank 32"] == grid | {1e-3, 5e-4, 2.5e-4}
+
+
+def test_the_best_rate_runs_on_all_seeds_and_the_sketched_also_at_adamws(
+    imagined: list[str], tmp_path: Path
+) -> None:
+    results = run(tmp_path / "q.jsonl", "--rates", "6", "--optimizers", "adamw", "soap", "sketchy_soap")
+    seeds = lambda c, rate: {r.seed for r in results if (r.contender, r.rate) == (c, rate)}  # noqa: E731
+    assert seeds(ADAMW, 4e-3) == seeds(SOAP32, 8e-3) == seeds(SOAP32, 4e-3) == {0, 1, 2}
+    assert seeds(ADAMW, 8e-3) == seeds(SOAP32, 2e-3) == seeds(Contender("soap"), 8e-3) == {0}
+
+
+def test_a_finished_run_is_not_run_again_unless_asked(imagined: list[str], tmp_path: Path) -> None:
+    first = run(tmp_path / "q.jsonl", "--optimizers", "adamw", "sketchy_soap")
+    imagined.clear()
+    assert run(tmp_path / "q.jsonl", "--optimizers", "adamw", "sketchy_soap") == first
+    assert imagined == []
+    run(tmp_path / "q.jsonl", "--optimizers", "adamw", "--again")
+    assert imagined and all(name.startswith("adamw") for name in imagined)
+    assert set(quality.load(tmp_path / "q.jsonl")) == set(first)
+
+
+def test_a_line_that_was_cut_off_is_run_again(imagined: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    first = run(path, "--optimizers", "adamw")
+    path.write_text(path.read_text()[:-20])
+    imagined.clear()
+    assert run(path, "--optimizers", "adamw") == first
+    assert len(imagined) == 1
+    assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_runs_of_another_length_are_other_runs(imagined: list[str], tmp_path: Path) -> None:
+    run(tmp_path / "q.jsonl", "--optimizers", "adamw")
+    imagined.clear()
+    run(tmp_path / "q.jsonl", "--optimizers", "adamw", "--steps", "4")
+    assert imagined
+
+
+def test_real_runs_end_in_a_table_that_says_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "q.jsonl"
+    results = run(path, "--optimizers", "adamw", "soap", "sketchy_soap", "--ranks", "4", "--seeds", "2")
+    printed = capsys.readouterr().out
+    for word in ("adamw", "soap", "sketchy_soap, rank 4", "best rate", "at AdamW's rate", "accuracy", "±"):
+        assert word in printed
+    for record in results.values():
+        assert [look.step for look in record.curve] == [0, 3]
+        assert 0 < record.optimizer_seconds < record.seconds and record.optimizer_bytes > 0
+
+
+def test_a_diverged_rate_is_never_the_best(
+    imagined: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "q.jsonl"
+    options = quality.Options(seeds=1)
+    sweep = quality.Sweep("digits", 3, path, [ADAMW], options)
+    losses = {2.0: math.inf, 0.5: 3.0, 0.25: 4.0}
+    records = {
+        quality.Run(ADAMW, rate, 0, 3): Record("digits", 0, 3, curve=[Look(3, loss, None)])
+        for rate, loss in losses.items()
+    }
+    quality.save(path, records)
+    assert quality.load(path) == records  # inf comes back as inf
+    assert sweep.best(ADAMW) == 0.5
+
+
+def test_the_picture_shows_every_task_that_has_results(tmp_path: Path, imagined: list[str]) -> None:
+    for name in ("digits", "charlm"):
+        run(tmp_path / f"quality-{name}.jsonl", "--optimizers", "adamw", "soap")
+    content = quality.picture(tmp_path)
+    assert content.startswith(b"\x89PNG")
+    (tmp_path / "quality-charlm.jsonl").unlink()
+    assert len(quality.picture(tmp_path)) < len(content)
+    with pytest.raises(SystemExit, match="no quality-TASK"):
+        quality.picture(tmp_path / "nothing")
+
+
+def test_the_work_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    wanted = quality.Run(SOAP32, 1e-3, 0, 3)
+    pickle.loads(pickle.dumps(partial(quality.work, "digits", tmp_path / "q.jsonl", {str(wanted): wanted})))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits", "--optimizers", "adam"], "optimizers=adam: unknown; known are adamw, soap"),
+        (["cola"], "task='cola': no such task"),
+        (["digits", "--seeds", "0"], "must be at least 1"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        quality.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_the_grid_has_as_many_rates_as_asked_for_each_twice_the_one_before() -> None:
+    for count in (1, 2, 5, 6):
+        grid = rates(count)
+        assert len(grid) == count
+        assert all(b / a == pytest.approx(RATIO) for a, b in pairwise(grid))
