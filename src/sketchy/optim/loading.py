@@ -84,6 +84,8 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
 
 def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
     """Give every loaded tensor the dtype its state has; torch has cast them to the parameter's."""
+    for group in optimizer.param_groups:
+        group.update(options.check(group, ""))  # a tuple may have come as a list
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
             for k, tensor in plan_of(settings, p, name).state.items():

@@ -1,0 +1,88 @@
+"""What the optimizers hold: planned from shapes, measured on the real state."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from optim.optimizers import BF16, CASES, F16, F32, F64, Case, advance, gradient, weights
+from sketchy import SketchyShampoo, SketchySOAP
+
+ODD = ((1, 1), (1, 7, 1), (3, 1, 5), (2, 2, 2, 2), (17, 3), (3, 17), (13,), (), (0,), (5, 0, 2), (9, 8))
+
+
+def held(optimizer: torch.optim.Optimizer) -> int:
+    return sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"block_size": 3}, {"momentum_dtype": BF16, "sketch_dtype": BF16}, {"sketch_dtype": F64}],
+    ids=str,
+)
+def test_planned_bytes_equal_the_bytes_of_the_state_for_odd_shapes(
+    case: Case, options: dict[str, Any]
+) -> None:
+    for dtype in (F32, F16, F64):
+        params = weights(dtype, ODD)
+        optimizer = case.make(params, **options)
+        planned = optimizer.report().bytes
+        advance(optimizer, params, range(2))
+        assert optimizer.report().bytes == planned == held(optimizer)
+        assert all(p.isfinite().all() for p in params)
+
+
+@pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
+def test_a_large_weight_holds_little_more_than_its_momentum(cls: type[torch.optim.Optimizer]) -> None:
+    """A 4096 x 1024 weight, default options: floats per weight, from the real state after two steps."""
+    p = nn.Parameter(torch.zeros(4096, 1024))
+    optimizers = {
+        "float32": cls([p]),
+        "bfloat16": cls([p], momentum_dtype=torch.bfloat16),
+        "AdamW": torch.optim.AdamW([p]),
+    }
+    p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    floats = {}
+    for name, optimizer in optimizers.items():
+        optimizer.step()
+        optimizer.step()
+        floats[name] = held(optimizer) / 4 / p.numel()
+    assert floats["float32"] <= 1.15
+    assert floats["bfloat16"] <= 0.65
+    assert floats["AdamW"] == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_but_the_planned_state_survives_a_step(case: Case) -> None:
+    params = weights(F32, [(23, 19), (23, 19), (19, 23), (29,)])
+    for i, p in enumerate(params):
+        p.grad = gradient(p, i, 0)
+    before = live()
+    optimizer = case.make(params)
+    optimizer.step()
+    optimizer.step()
+    assert live() - before == optimizer.report().bytes
+
+
+def live() -> int:
+    """The bytes of all tensors that anything refers to."""
+    gc.collect()
+    storages = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_optimizer_refers_to_tensors_through_groups_and_state_only(case: Case) -> None:
+    params = weights()
+    optimizer = case.make(params)
+    advance(optimizer, params, range(2))
+    kept = {k for k, v in vars(optimizer).items() if k not in ("param_groups", "state", "defaults")}
+    bare = torch.optim.SGD(weights(), lr=0.1)
+    assert kept <= set(vars(bare)), kept - set(vars(bare))
