@@ -80,8 +80,12 @@ def rates(count: int) -> list[float]:
 def beyond(tried: dict[float, float]) -> float | None:
     """The next rate to try if the best of ``tried`` (rate: loss) is the lowest or the highest; else None.
 
+    A grid of one rate has no ends.
+
     >>> beyond({0.001: 2.0, 0.002: 1.0}), beyond({0.001: 2.0, 0.002: 1.0, 0.004: 1.5})
     (0.004, None)
     """
+    if len(tried) < 2:
+        return None
     best, low, high = min(tried, key=tried.__getitem__), min(tried), max(tried)
     return low / RATIO if best == low else high * RATIO if best == high else None

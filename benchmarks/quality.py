@@ -139,13 +139,11 @@ class Sweep:
 
     def complete(self, progress: Progress) -> None:
         """All stages: the grid, its extension, the seeds, the sketched ones at AdamW's rate."""
-        grid = rates(self.options.rates)
-        self.do("grid", ((c, rate, 0) for c in self.compared for rate in grid), progress)
+        grid = ((c, rate, 0) for c in self.compared for rate in rates(self.options.rates))
+        self.do("grid", grid, progress)
         for _ in range(MORE_RATES):
             tried = {c: self.tried(c) for c in self.compared}
             more = [(c, rate, 0) for c in self.compared if (rate := beyond(tried[c])) is not None]
-            if not more or len(grid) == 1:
-                break
             self.do("rates beyond the grid", more, progress)
         seeds = range(1, self.options.seeds)
         best = [(c, self.best(c), seed) for c in self.compared for seed in seeds]
@@ -175,12 +173,21 @@ class Sweep:
             raise SystemExit("stopped; the same command goes on from here")
 
     def tried(self, contender: Contender) -> dict[float, float]:
-        """Loss by rate, of seed 0: what the rate is chosen by."""
-        return {
-            run.rate: record.loss
-            for run, record in load(self.path).items()
+        """Loss by rate, of seed 0, on the grid and beyond: what the rate is chosen by.
+
+        Not AdamW's rate where that lies elsewhere: it would be one more try for the sketched ones alone.
+        """
+        runs = ((run, record.loss) for run, record in load(self.path).items())
+        mine = {
+            run.rate: loss
+            for run, loss in runs
             if (run.contender, run.seed, run.steps) == (contender, 0, self.steps)
         }
+        tried = {rate: mine[rate] for rate in rates(self.options.rates) if rate in mine}
+        for _ in range(MORE_RATES):
+            if (more := beyond(tried)) in mine:
+                tried[more] = mine[more]
+        return tried
 
     def best(self, contender: Contender) -> float:
         tried = self.tried(contender)
@@ -269,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: stop.set())
     try:
         if options.task is not None:
-            compare(options, Console(width=150))
+            compare(options, Console(width=170))
         if options.plot is not None:
             options.plot.write_bytes(picture(RESULTS))
     finally:

@@ -67,6 +67,15 @@ def test_the_best_rate_runs_on_all_seeds_and_the_sketched_also_at_adamws(
     assert seeds(ADAMW, 8e-3) == seeds(SOAP32, 2e-3) == seeds(Contender("soap"), 8e-3) == {0}
 
 
+def test_adamws_rate_is_no_extra_try_for_the_sketched(imagined: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    run(path, "--optimizers", "adamw", "sketchy_shampoo", "--rates", "3")
+    sweep = quality.Sweep("digits", 3, path, [ADAMW], quality.Options(rates=3))
+    far = quality.Run(ADAMW, 1.0, 0, 3)
+    quality.save(path, {**quality.load(path), far: Record("digits", 0, 3, curve=[Look(3, 0.0, None)])})
+    assert far in quality.load(path) and far.rate not in sweep.tried(ADAMW)
+
+
 def test_a_finished_run_is_not_run_again_unless_asked(imagined: list[str], tmp_path: Path) -> None:
     first = run(tmp_path / "q.jsonl", "--optimizers", "adamw", "sketchy_soap")
     imagined.clear()
@@ -113,14 +122,14 @@ def test_a_diverged_rate_is_never_the_best(
     path = tmp_path / "q.jsonl"
     options = quality.Options(seeds=1)
     sweep = quality.Sweep("digits", 3, path, [ADAMW], options)
-    losses = {2.0: math.inf, 0.5: 3.0, 0.25: 4.0}
+    losses = dict(zip(rates(6), (4.0, 3.0, 5.0, 6.0, math.inf, math.inf), strict=True))
     records = {
         quality.Run(ADAMW, rate, 0, 3): Record("digits", 0, 3, curve=[Look(3, loss, None)])
         for rate, loss in losses.items()
     }
     quality.save(path, records)
     assert quality.load(path) == records  # inf comes back as inf
-    assert sweep.best(ADAMW) == 0.5
+    assert sweep.best(ADAMW) == 2e-3
 
 
 def test_the_picture_shows_every_task_that_has_results(tmp_path: Path, imagined: list[str]) -> None:
