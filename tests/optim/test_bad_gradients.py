@@ -130,11 +130,11 @@ def moves(case: Case, scale: float, steps: int = 5, shape: str = "full") -> list
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1e-30, 1e20])
-def test_tiny_and_huge_gradients_give_the_steps_of_ordinary_ones(case: Case, scale: float, road: str) -> None:
+def test_tiny_and_huge_gradients_give_the_steps_of_ordinary_ones(case: Case, road: str) -> None:
     tolerance = 2e-2 if "SOAP" in case.name else 2e-5  # entries near rounding come and go
-    for moved, usual in zip(moves(case, scale), moves(case, 1.0), strict=True):
-        torch.testing.assert_close(moved, usual, rtol=tolerance, atol=tolerance * 0.5)
+    for others in (moves(case, 1e-30), moves(case, 1e20)):
+        for moved, usual in zip(others, moves(case, 1.0), strict=True):
+            torch.testing.assert_close(moved, usual, rtol=tolerance, atol=tolerance * 0.5)
 
 
 @every_case
@@ -150,9 +150,9 @@ def test_rank_one_gradients_give_steps_of_sensible_length(case: Case, road: str)
 def test_zero_gradients_move_nothing_and_leave_nothing_behind(case: Case, road: str) -> None:
     assert not any(move.any() for move in moves(case, 0.0))
     params = weights()
-    optimizer = case.make(params, lr=0.1, weight_decay=0.0, betas=(0.01, 0.01))
+    optimizer = case.make(params, lr=0.1, weight_decay=0.0, betas=(1e-3, 1e-3))
     advance(optimizer, params, range(2))
-    advance(optimizer, params, range(60), scale=0.0)  # second moments decay to 1e-120
+    advance(optimizer, params, range(25), scale=0.0)  # second moments decay to 1e-75
     resting = [p.detach().clone() for p in params]
     advance(optimizer, params, [2], scale=0.0)
     assert all(torch.equal(p, q) and p.isfinite().all() for p, q in zip(params, resting, strict=True))
@@ -163,13 +163,13 @@ def test_zero_gradients_move_nothing_and_leave_nothing_behind(case: Case, road: 
 
 
 @every_case
-@pytest.mark.parametrize("scale", [1e-42, 1e-37, 1e33, 3e37])
+@pytest.mark.parametrize("scale", [1e-42, 1e-37, 3e37])
 def test_the_ends_of_float32_give_finite_steps(case: Case, scale: float, road: str) -> None:
     """Underflow shortens steps, overflow is skipped; neither breaks weights or what comes after."""
     params = weights()
     optimizer = case.make(params, lr=0.1)
-    for step in range(6):
-        usual = step >= 3 and scale > 1e-40
+    for step in range(4):
+        usual = step >= 2 and scale > 1e-40
         advance(optimizer, params, [step], scale=1.0 if usual else scale)
         assert all(tensor.isfinite().all() for tensor in snapshot(optimizer).values())
         assert all(p.abs().max() < 20 for p in params if p.numel())

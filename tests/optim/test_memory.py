@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim.optimizers import BF16, CASES, F16, F32, F64, Case, advance, gradient, weights
+from optim.optimizers import BF16, CASES, CLASSES, F16, F32, F64, Case, advance, gradient, weights
 from sketchy import SketchyShampoo, SketchySOAP
 
 ODD = ((1, 1), (1, 7, 1), (3, 1, 5), (2, 2, 2, 2), (17, 3), (3, 17), (13,), (), (0,), (5, 0, 2), (9, 8))
@@ -55,7 +55,7 @@ def test_a_large_weight_holds_little_more_than_its_momentum(cls: type[torch.opti
     assert floats["AdamW"] == pytest.approx(2.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CLASSES, ids=str)
 def test_nothing_but_the_planned_state_survives_a_step(case: Case) -> None:
     params = weights(F32, [(23, 19), (23, 19), (19, 23), (29,)])
     for i, p in enumerate(params):

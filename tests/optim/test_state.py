@@ -32,10 +32,6 @@ every_class = pytest.mark.parametrize("case", CLASSES, ids=str)
 State = dict[str, Any]
 
 
-def through_pickle(state: State) -> State:
-    return pickle.loads(pickle.dumps(state))
-
-
 def through_torch(state: State) -> State:
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -91,14 +87,11 @@ def test_state_is_flat_plain_tensors_under_names_without_dots(case: Case) -> Non
 
 
 @every_case
-@pytest.mark.parametrize("through", [copy.deepcopy, through_pickle, through_torch])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-def test_save_load_continue_equals_never_having_stopped(
-    case: Case, through: Callable[[State], State], dtype: torch.dtype
-) -> None:
+def test_save_load_continue_equals_never_having_stopped(case: Case, dtype: torch.dtype) -> None:
     whole, _ = stepped(case, 7, dtype)
     first, params = stepped(case, 4, dtype)
-    saved = through(first.state_dict())
+    saved = through_torch(first.state_dict())
     copies = [nn.Parameter(p.detach().clone()) for p in params]
     resumed = case.make(copies, lr=0.5)  # the saved options count
     resumed.load_state_dict(saved)
@@ -140,7 +133,7 @@ def test_dtypes_survive_loading_into_a_model_of_another_dtype(case: Case) -> Non
     for name, tensor in after.items():
         if name.count(".") == 2:
             assert torch.equal(tensor, before[name]) and tensor.dtype == before[name].dtype, name
-    assert any(tensor.dtype == F64 for tensor in after.values()) or case.name == "Adam"
+    assert any(tensor.dtype == F64 for tensor in after.values())
     advance(half, half.param_groups[0]["params"], [3])
     assert all(tensor.isfinite().all() for tensor in snapshot(half).values())
 
@@ -161,7 +154,7 @@ def test_loading_ones_own_state_changes_nothing(case: Case) -> None:
 @every_class
 def test_the_optimizer_itself_can_be_pickled_and_copied(case: Case) -> None:
     for steps in (0, 2):
-        optimizer, params = stepped(case, steps)
+        optimizer, _ = stepped(case, steps)
         twin = pickle.loads(pickle.dumps(optimizer))
         third = copy.deepcopy(twin)
         for each in (optimizer, twin, third):
@@ -170,7 +163,6 @@ def test_the_optimizer_itself_can_be_pickled_and_copied(case: Case) -> None:
         assert_same(snapshot(twin), snapshot(optimizer))
         assert_same(snapshot(third), snapshot(optimizer))
         assert str(twin.report()) == str(optimizer.report())
-    assert params[0].grad is not None
 
 
 @every_class
@@ -227,6 +219,30 @@ def test_names_of_parameters_survive_and_may_be_missing_on_one_side(case: Case) 
     unnamed, _ = stepped(case, 2, path="sketch")
     named.load_state_dict(unnamed.state_dict())
     assert named.param_groups[0]["param_names"] == list(WEIGHTS)
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"betas": (0.0, 0.9)},
+    {"graft": "rmsprop"},
+    {"block_size": 2},
+    {"path": "adam"},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@every_class
+def test_options_that_shape_the_state_may_not_change_under_it(case: Case, change: dict[str, Any]) -> None:
+    """An error before anything changes, and a way on."""
+    options = {"betas": (0.9, 0.999)} if "betas" in change else {}
+    optimizer, params = stepped(case, **options)
+    before = snapshot(optimizer)
+    optimizer.param_groups[0].update(change)
+    with pytest.raises(ValueError, match="parameter 0 has a state of another shape or of other options"):
+        optimizer.step()
+    assert_same(snapshot(optimizer), before)
+    optimizer.state.clear()
+    advance(optimizer, params, range(2))
+    assert all(p.isfinite().all() for p in params)
 
 
 @every_class

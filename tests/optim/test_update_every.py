@@ -45,8 +45,13 @@ def refreshes(optimizer: Any, params: list[nn.Parameter], steps: int) -> list[li
 
 @every_class
 def test_shapes_take_turns_and_each_is_refreshed_every_third_step(case: Case) -> None:
-    params = weights(shapes=[*SHAPES, SHAPES[0]])
-    seen = refreshes(case.make(params, update_every=3), params, 13)
+    params = weights(shapes=[SHAPES[0], (6,), SHAPES[1], (5,), SHAPES[2], SHAPES[0]])
+    matrices, vectors = [0, 2, 4, 5], [params[1], params[3]]
+    optimizer = case.make(
+        [{"params": [p], "path": "adam" if p in set(vectors) else "sketch"} for p in params], update_every=3
+    )
+    every = refreshes(optimizer, params, 13)
+    seen = [every[i] for i in matrices]
     assert seen[0] == seen[3], "weights of one shape go together"
     for steps in seen:
         assert steps[0] == 0, "the first gradient makes a preconditioner"

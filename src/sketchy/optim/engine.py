@@ -178,15 +178,21 @@ class Engine(Optimizer):
         """Parameters with gradients, by group and plan; with each stack, whether its sketches are due."""
         names = names_of(self.param_groups)
         stacks: dict[Any, list[Tensor]] = defaultdict(list)
-        turns: dict[Any, int] = {}  # shapes take turns, so that no step has all the refreshes
+        turns: dict[Any, int] = {}  # sketched shapes take turns, so that no step has all the refreshes
         for g, group in enumerate(self.param_groups):
-            for p in group["params"]:
-                turn = turns.setdefault(p.shape, len(turns))
+            for i, p in enumerate(group["params"]):
+                plan = self._plan(group, p, names.get(p))
+                turn = turns.setdefault(p.shape, len(turns)) if plan.axes else 0
                 if p.grad is None or p.numel() == 0:
                     continue
-                plan = self._plan(group, p, names.get(p))
                 if not self.state[p]:
                     self.state[p].update(states.create(p, plan))
+                elif not states.fits(self.state[p], plan):
+                    raise ValueError(
+                        f"{self._name(group, i)} has a state of another shape or of other options: rank,"
+                        " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
+                        " Clear optimizer.state[parameter] to start it afresh"
+                    )
                 every, due = group.get("update_every", 1), True
                 if every > 1:
                     done = int(self.state[p]["step"])

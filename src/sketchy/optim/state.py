@@ -31,6 +31,13 @@ def create(p: Tensor, plan: Plan) -> State:
     return state
 
 
+def fits(state: State, plan: Plan) -> bool:
+    """Whether a state is one of this plan."""
+    return state.keys() == plan.state.keys() and all(
+        state[name].shape == tensor.shape for name, tensor in plan.state.items()
+    )
+
+
 class Stack:
     """Parameters with one plan and one set of options, going through a step together."""
 
