@@ -16,30 +16,26 @@ NOISE = 1e-14
 # A remainder below this share of its vector is orthogonalised again: rounding left in it, of the
 # directions it should be free of, eps divided by the share.
 _SAFE_SHARE = 0.1
-# Problems with v = 0 are left out where no more than this share of the batch has changed.
-_WORTH_PICKING = 0.85
 
 
 @dataclass(frozen=True)
 class Folded:
     """A sketch after one vector x was folded in, on the l directions that hold it."""
 
-    directions: Tensor  # (P, l, d): what was new in x, then the old basis
-    rotation: Tensor  # Q, (P, l, l): column j is the j-th eigenvector in these directions
+    eigenvectors: Tensor  # (P, l, d): rows
     eigenvalues: Tensor  # z, (P, l): ascending, lowered by the smallest, so that the first is 0
     escaped: Tensor  # ρ_t, (P, 1): the smallest
-    coordinates: Tensor  # (P, 1, l): of x along the eigenvectors
+    coordinates: Tensor  # (P, l): of x along the eigenvectors
 
     def combine(self, weights: Tensor) -> Tensor:
         """f(sketch) x, given the values (P, l) of f on the eigenvectors: (P, d). O(P l d)."""
-        along = torch.bmm(self.coordinates * weights.unsqueeze(1), self.rotation.mT)
-        return torch.bmm(along, self.directions).squeeze(1)
+        return torch.bmm((self.coordinates * weights).unsqueeze(1), self.eigenvectors).squeeze(1)
 
     def basis(self) -> Tensor:
-        """The eigenvectors as rows (P, l, d); zero where the eigenvalue is, the first always. O(P l² d)."""
-        return torch.bmm(
-            self.rotation.masked_fill((self.eigenvalues == 0).unsqueeze(1), 0.0).mT, self.directions
-        )
+        """The eigenvectors, the first of them free; zero where another eigenvalue is. (P, l, d)."""
+        if 0.0 not in self.eigenvalues[:, 1].tolist():  # they ascend
+            return self.eigenvectors
+        return self.eigenvectors.masked_fill((self.eigenvalues == 0).unsqueeze(-1), 0.0)
 
 
 def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = None) -> Folded:
@@ -49,29 +45,28 @@ def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = 
     (P, l), ascending, zero for zero rows. ``x``: (P, d). ``scale``: (P, 1). A sketch that meets numbers that
     aren't finite becomes nan and leaves the others alone. O(P l d).
     """
-    p = torch.bmm(basis, x.unsqueeze(-1))
-    rest = torch.baddbmm(x.unsqueeze(1), p.mT, basis, alpha=-1)
-    p = p.squeeze(-1)
+    used = basis[:, 1:]
+    p = torch.bmm(x.unsqueeze(1), used.mT)  # a row times a matrix runs faster than a matrix times a column
+    rest = torch.baddbmm(x.unsqueeze(1), p, used, alpha=-1)
     beta = torch.linalg.vector_norm(rest, dim=-1)
-    if bool((beta < _SAFE_SHARE * torch.linalg.vector_norm(p, dim=-1, keepdim=True)).any()):
-        more = torch.bmm(basis, rest.mT)
-        rest = torch.baddbmm(rest, more.mT, basis, alpha=-1)
-        p = p + more.squeeze(-1)
+    if bool((beta < _SAFE_SHARE * torch.linalg.vector_norm(p, dim=-1)).any()):
+        more = torch.bmm(rest, used.mT)
+        rest = torch.baddbmm(rest, more, used, alpha=-1)
+        p = p + more
         beta = torch.linalg.vector_norm(rest, dim=-1)
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         nothing = beta <= 16 * torch.finfo(x.dtype).eps * size
         beta, rest = beta.masked_fill(nothing, 0.0), rest.masked_fill(nothing.unsqueeze(-1), 0.0)
-    torch.div(
-        rest, beta.clamp(min=torch.finfo(x.dtype).tiny).unsqueeze(-1), out=basis[:, :1]
-    )  # 0 / 0 is 0 here
-    p[:, :1] = beta
+    underflow = beta <= torch.finfo(x.dtype).tiny ** 0.5  # the square is lost: no direction to be had
+    torch.div(rest, beta.masked_fill(underflow, torch.inf).unsqueeze(-1), out=basis[:, :1])
+    p = torch.cat([beta, p.squeeze(1)], 1)
     v = p if scale is None else scale * p
 
     lam, Q = _eigh(eigenvalues, v)
     escaped = lam[:, :1].clamp(min=0)
     z = lam - escaped
     z.masked_fill_(z <= NOISE * lam[:, -1:], 0.0)
-    return Folded(basis, Q, z, escaped, torch.bmm(p.unsqueeze(1), Q))
+    return Folded(torch.bmm(Q.mT, basis), z, escaped, torch.bmm(p.unsqueeze(1), Q).squeeze(1))
 
 
 def orthonormal(basis: Tensor) -> Tensor:
@@ -80,19 +75,13 @@ def orthonormal(basis: Tensor) -> Tensor:
 
 
 def _eigh(d: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (P, n), ascending, and eigenvectors (P, n, n) of diag(d) + v vᵀ; nan where not finite.
-
-    LAPACK takes one matrix at a time, and raises on nan: it's given those that need it.
-    """
+    """Eigenvalues (P, n), ascending, and eigenvectors (P, n, n) of diag(d) + v vᵀ; nan where not finite."""
     S = v.unsqueeze(-1) * v.unsqueeze(-2)
     S.diagonal(dim1=-2, dim2=-1).add_(d)
-    moved = v.any(-1)
-    if math.isfinite(S.sum().item()) and int(moved.sum()) > _WORTH_PICKING * len(v):
+    if math.isfinite(S.sum().item()):
         lam, Q = torch.linalg.eigh(S, UPLO="U")  # a little faster than "L"
         return lam, Q
-    broken = ~S.isfinite().all(-1).all(-1)
-    lam, Q = d.clone(), torch.eye(v.shape[-1], dtype=v.dtype, device=v.device).repeat(len(v), 1, 1)
-    chosen = (moved & ~broken).nonzero().squeeze(-1)
-    lam[chosen], Q[chosen] = torch.linalg.eigh(S[chosen])
+    broken = ~S.isfinite().all(-1).all(-1)  # LAPACK raises on them
+    lam, Q = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), 0.0), UPLO="U")
     lam[broken], Q[broken] = torch.nan, torch.nan
     return lam, Q
