@@ -13,7 +13,8 @@ from torch.optim import AdamW, Optimizer
 import sketchy
 from benchmarks.peers import SOAP
 
-CENTRE = 4e-3  # of the grid of rates; all of them take steps of Adam's size
+CENTRE = 4e-3  # of the grid of rates
+CENTRES = {"soap": 1.6e-2}  # ungrafted: where a few directions hold the gradient, its step is short
 RATIO = 2.0  # of a rate to the one before
 
 
@@ -68,13 +69,13 @@ def contenders(optimizers: tuple[str, ...], ranks: tuple[int, ...] | None = None
     ]
 
 
-def rates(count: int) -> list[float]:
-    """The grid, the same for everyone: ``count`` rates around the centre, one more above than below.
+def rates(optimizer: str, count: int) -> list[float]:
+    """The grid, equally wide for everyone: ``count`` rates around the optimizer's centre.
 
-    >>> rates(6)
+    >>> rates("adamw", 6)
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]
     """
-    return [CENTRE * RATIO ** (i - (count - 1) // 2) for i in range(count)]
+    return [CENTRES.get(optimizer, CENTRE) * RATIO ** (i - (count - 1) // 2) for i in range(count)]
 
 
 def beyond(tried: dict[float, float]) -> float | None:

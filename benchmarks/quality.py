@@ -139,7 +139,7 @@ class Sweep:
 
     def complete(self, progress: Progress) -> None:
         """All stages: the grid, its extension, the seeds, the sketched ones at AdamW's rate."""
-        grid = ((c, rate, 0) for c in self.compared for rate in rates(self.options.rates))
+        grid = ((c, rate, 0) for c in self.compared for rate in self.grid(c))
         self.do("grid", grid, progress)
         for _ in range(MORE_RATES):
             tried = {c: self.tried(c) for c in self.compared}
@@ -172,6 +172,9 @@ class Sweep:
         if not spread(doing, list(runs), self.options.processes, report, stop.is_set):
             raise SystemExit("stopped; the same command goes on from here")
 
+    def grid(self, contender: Contender) -> list[float]:
+        return rates(contender.optimizer, self.options.rates)
+
     def tried(self, contender: Contender) -> dict[float, float]:
         """Loss by rate, of seed 0, on the grid and beyond: what the rate is chosen by.
 
@@ -183,7 +186,7 @@ class Sweep:
             for run, loss in runs
             if (run.contender, run.seed, run.steps) == (contender, 0, self.steps)
         }
-        tried = {rate: mine[rate] for rate in rates(self.options.rates) if rate in mine}
+        tried = {rate: mine[rate] for rate in self.grid(contender) if rate in mine}
         for _ in range(MORE_RATES):
             if (more := beyond(tried)) in mine:
                 tried[more] = mine[more]
