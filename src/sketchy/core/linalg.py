@@ -44,9 +44,9 @@ def frobenius(A: Tensor) -> Tensor:
     info = torch.finfo(A.dtype)
     norm = _norm_by_rows(A)
     lowest = (info.tiny / info.eps) ** 0.5  # below it, squares of entries lose digits
-    if not ((norm > lowest) & (norm < 1 / lowest)).all():
+    if not certain((norm > lowest) & (norm < 1 / lowest)):
         largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
-        unit = torch.where(largest > 0, largest, 1.0)
+        unit = torch.where(largest > 0, torch.exp2(largest.log2().floor()), 1.0)  # exact to divide by
         norm = _norm_by_rows(A / unit) * unit[..., 0, 0]
     return norm
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import (
+    certain,
     cholesky,
     divide,
     extreme_scale,
@@ -96,7 +97,7 @@ def update(
     dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
     lam, norm = beta2 * sketch.eigenvalues, frobenius(A)
     scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
-    if (scale != 1).any():  # from here to the return, everything is in units of the scale
+    if not certain(scale == 1):  # from here to the return, everything is in units of the scale
         A = divide(A, scale)
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
