@@ -101,6 +101,23 @@ def snapshot(optimizer: Optimizer) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors(optimizer)}
 
 
+def stepped(
+    case: Case, steps: int = 3, dtype: torch.dtype = F32, **options: Any
+) -> tuple[Any, list[torch.nn.Parameter]]:
+    params = weights(dtype)
+    optimizer = case.make(params, **options)
+    advance(optimizer, params, range(steps))
+    return optimizer, params
+
+
+def run(case: Case, steps: int = 4, **options: Any) -> dict[str, Tensor]:
+    """Where a run from the first weights ends."""
+    params = weights()
+    optimizer = case.make(params, **options)
+    advance(optimizer, params, range(steps))
+    return snapshot(optimizer)
+
+
 def options_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     return copy.deepcopy(
         [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
