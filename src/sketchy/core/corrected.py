@@ -14,9 +14,9 @@ from torch import Tensor
 
 from sketchy.core.linalg import as_weights
 
-# What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X of
-# low rank and sides up to 4096. At or below it an entry is noise, which its own root would raise to a whole
-# step: with 4 here, three quarters of a first step's energy was noise.
+# What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X
+# of low rank with sides up to 4096. At or below it an entry is noise, which its own root would raise to a
+# whole step: with 4 here, three quarters of a first step's energy was noise.
 _NOISE = 64.0
 
 
