@@ -33,6 +33,7 @@ from sketchy.experiments.training import Look, Record, running
 
 RESULTS = Path(__file__).parent / "results"
 MORE_RATES = 3  # at most so many are added to the grid of one whose best rate lies at an end
+FINALISTS = 2  # rates that run on all seeds; the better mean counts
 QUICK_STEPS = 30
 SLOW = ("soap", "shampoo")  # go first, so that no process is left alone with one of them at the end
 ADAMW = Contender("adamw")
@@ -51,7 +52,7 @@ class Options:
     rates: int = 6
     """Learning rates for each optimizer, each twice the one before."""
     seeds: int = 3
-    """Runs at the best rate."""
+    """Runs at each of the two best rates; the better mean counts."""
     optimizers: tuple[str, ...] = tuple(BUILD)
     """Which to compare; AdamW's results are used if they are there."""
     ranks: tuple[int, ...] | None = None
@@ -146,10 +147,10 @@ class Sweep:
             more = [(c, rate, 0) for c in self.compared if (rate := beyond(tried[c])) is not None]
             self.do("rates beyond the grid", more, progress)
         seeds = range(1, self.options.seeds)
-        best = [(c, self.best(c), seed) for c in self.compared for seed in seeds]
+        best = [(c, rate, seed) for c in self.compared for rate in self.finalists(c) for seed in seeds]
         self.do("seeds at the best rates", best, progress)
-        if adamw := self.tried(ADAMW):
-            rate = min(adamw, key=adamw.__getitem__)
+        if self.tried(ADAMW):
+            rate = self.best(ADAMW)
             transfer = ((c, rate, seed) for c in self.compared if c.sketched for seed in (0, *seeds))
             self.do("at AdamW's rate", transfer, progress)
 
@@ -193,8 +194,17 @@ class Sweep:
         return tried
 
     def best(self, contender: Contender) -> float:
+        """By the mean over seeds: the best rate of one seed may be at the edge of divergence."""
+
+        def mean(rate: float) -> float:
+            return statistics.mean(record.loss for record in self.records(contender, rate))
+
+        return min(self.finalists(contender), key=mean)
+
+    def finalists(self, contender: Contender) -> list[float]:
+        """The two best rates of seed 0, which run on all seeds."""
         tried = self.tried(contender)
-        return min(tried, key=tried.__getitem__)
+        return sorted(tried, key=tried.__getitem__)[:FINALISTS]
 
     def records(self, contender: Contender, rate: float) -> list[Record]:
         """Of all seeds that were asked for."""

@@ -68,6 +68,17 @@ def test_the_best_rate_runs_on_all_seeds_and_the_sketched_also_at_adamws(
     assert seeds(ADAMW, 8e-3) == seeds(SOAP32, 2e-3) == seeds(Contender("soap"), 3.2e-2) == {0}
 
 
+def test_a_rate_that_was_best_on_one_seed_only_is_not_chosen(tmp_path: Path) -> None:
+    path, losses = tmp_path / "q.jsonl", {2e-3: (3.0,), 4e-3: (1.1, 1.1, 1.2), 8e-3: (1.0, 1.0, 5.0)}
+    quality.save(path, {
+        quality.Run(ADAMW, rate, seed, 3): Record("digits", seed, 3, curve=[Look(3, loss, None)])
+        for rate, all_seeds in losses.items()
+        for seed, loss in enumerate(all_seeds)
+    })  # fmt: skip
+    sweep = quality.Sweep("digits", 3, path, [ADAMW], quality.Options(rates=3))
+    assert sweep.finalists(ADAMW) == [8e-3, 4e-3] and sweep.best(ADAMW) == 4e-3
+
+
 def test_adamws_rate_is_no_extra_try_for_the_sketched(imagined: list[str], tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     run(path, "--optimizers", "adamw", "sketchy_shampoo", "--rates", "3")
