@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trajectories import gradients, start, train, train_one
 
 from checks import assert_close
+from optim.trajectories import gradients, start, train, train_one
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP, reference
 
 LR = 0.1

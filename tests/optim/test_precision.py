@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from trajectories import STEPS
 
 from cases import F32, F64
+from optim.trajectories import STEPS
 from sketchy import Shampoo, SketchyShampoo, SketchySOAP
 
 ROWS, COLUMNS, RANK, DRIFT = 48, 32, 12, 0.02
