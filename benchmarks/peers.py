@@ -79,8 +79,16 @@ class SOAP(Optimizer):
 
 
 def eigenbasis(C: Tensor) -> Tensor:
-    """In float64 where float32 does not converge, as in the authors' code: dark pixels give zero rows."""
+    """Eigenvectors of C, scaled to 1 first, and in float64 where float32 fails.
+
+    It does on covariances with many zero rows (dark pixels): it doesn't converge, or, if the entries are
+    small as well, gives nan without a word.
+    """
+    C = C / C.abs().max().clamp_min(torch.finfo(C.dtype).tiny)
     try:
-        return torch.linalg.eigh(C)[1]
+        Q = torch.linalg.eigh(C)[1]
+        if Q.isfinite().all():
+            return Q
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return torch.linalg.eigh(C.double())[1].to(C.dtype)
+        pass
+    return torch.linalg.eigh(C.double())[1].to(C.dtype)

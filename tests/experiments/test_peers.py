@@ -61,16 +61,27 @@ def test_directions_that_no_gradient_has_are_left_alone(rng: torch.Generator) ->
     assert walk(SOAP, gradients)[:, 3:].abs().max() < 1e-4
 
 
-def test_a_decomposition_that_fails_in_float32_is_done_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("silently", [True, False])
+def test_a_decomposition_that_fails_in_float32_is_done_in_float64(
+    monkeypatch: pytest.MonkeyPatch, silently: bool
+) -> None:
     real = torch.linalg.eigh
 
     def fragile(C: Tensor) -> Any:
-        if C.dtype == torch.float32:
-            raise torch.linalg.LinAlgError("the algorithm failed to converge")
-        return real(C)
+        if C.dtype == torch.float64:
+            return real(C)
+        if silently:
+            return C[0] * torch.nan, C * torch.nan
+        raise torch.linalg.LinAlgError("the algorithm failed to converge")
 
-    C = torch.diag(torch.tensor([1.0, 2.0]))
     monkeypatch.setattr(torch.linalg, "eigh", fragile)
-    basis = eigenbasis(C)
+    basis = eigenbasis(torch.diag(torch.tensor([1.0, 2.0])))
     assert basis.dtype == torch.float32
     assert basis.abs().equal(torch.eye(2))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-35, 1e-7, 1e30])
+def test_bases_of_any_scale_are_orthonormal(rng: torch.Generator, scale: float) -> None:
+    G = torch.randn(300, 20, generator=rng) * (torch.arange(300) % 3 > 0).unsqueeze(1)  # zero rows
+    Q = eigenbasis(scale * (G @ G.T))
+    assert_close(Q.T @ Q, torch.eye(300), scale=1.0, tolerance=1e-5)
