@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from sketchy.experiments.plot import COLOURS
 
@@ -33,8 +33,9 @@ def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
         axes.set_xscale("log")
         if top > 2 * min(finite):
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ScalarFormatter())
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(NullLocator())
         axes.set(title=task, xlabel="learning rate", ylabel="validation loss")
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
