@@ -57,8 +57,10 @@ def fold_(basis: Tensor, eigenvalues: Tensor, x: Tensor, scale: Tensor | None = 
         size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         nothing = beta <= 16 * torch.finfo(x.dtype).eps * size
         beta, rest = beta.masked_fill(nothing, 0.0), rest.masked_fill(nothing.unsqueeze(-1), 0.0)
-    underflow = beta <= torch.finfo(x.dtype).tiny ** 0.5  # the square is lost: no direction to be had
-    torch.div(rest, beta.masked_fill(underflow, torch.inf).unsqueeze(-1), out=basis[:, :1])
+    least = (
+        torch.finfo(x.dtype).tiny ** 0.5
+    )  # below it, squares underflow: the row is shorter than 1, and unused
+    torch.div(rest, beta.clamp(min=least).unsqueeze(-1), out=basis[:, :1])
     p = torch.cat([beta, p.squeeze(1)], 1)
     v = p if scale is None else scale * p
 
