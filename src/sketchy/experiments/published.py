@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -54,9 +54,12 @@ class Known:
     hints: tuple[str, ...] = ()
 
 
-def read(name: str, directory: Path, *, download: bool = False) -> Read:
+def read(
+    name: str, directory: Path, *, download: bool = False, among: Mapping[str, Known] | None = None
+) -> Read:
     """Features and labels of a known set; if it is missing, an error that says how to get it."""
-    forms = KNOWN[name].forms
+    known = (among or KNOWN)[name]
+    forms = known.forms
     form = next((form for form in forms if all(_find(directory, file) for file in form.files)), forms[0])
     with ExitStack() as stack:
         contents = []
@@ -64,7 +67,7 @@ def read(name: str, directory: Path, *, download: bool = False) -> Read:
             place = _find(directory, file)
             if place is None:
                 if not (download and file.url):
-                    raise ValueError(_missing(name, directory))
+                    raise ValueError(_missing(name, known, directory))
                 place = fetch(file, directory)
             packing = _packing(file, place)
             _check(file, place, packing, complaint=f"{place}: not the {name} that was published")
@@ -131,8 +134,7 @@ def _check(file: File, place: Path, packing: str, *, complaint: str) -> None:
         raise ValueError(f"{complaint}: sha256 {found}, expected {file.sha256}")
 
 
-def _missing(name: str, directory: Path) -> str:
-    known = KNOWN[name]
+def _missing(name: str, known: Known, directory: Path) -> str:
     files = known.forms[0].files
     lines = [f"{name} is not in {directory} (--data-dir, else $SKETCHY_DATA); published at {known.page}"]
     for file in files:
