@@ -146,7 +146,8 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
         return left_singular(T, l)
     Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
-    return left_singular_by_products(torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False))
+    # L Tᵀ = Yᵀ: LAPACK reads columns, and so the rows of T = Y L⁻ᵀ need no copy across
+    return left_singular_by_products(torch.linalg.solve_triangular(L, Y.mT, upper=False).mT)
 
 
 _STEPS = {"exact": _exact_step, "subspace": _subspace_step}
