@@ -41,6 +41,8 @@ def demo(
         torch.set_num_threads(1)  # the matrices are small: more threads would wait for one another
         task = tasks.load("digits")
         makers = comparison.contenders(rank)
+        for make in makers.values():  # a mistake shows at once, not after a minute of training
+            make(task.model(0), rates[0])
         every = comparison.runs(task, makers, rates, seeds, steps)
         total = len(makers) * len(rates) * seeds
         results = comparison.rows(list(track(every, "training", total=total, console=console)))
