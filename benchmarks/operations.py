@@ -1,0 +1,39 @@
+"""How many torch operations a call makes, and how long Python takes between them."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import profile as torch_profile
+
+SPAN = "the whole call"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One call, under the profiler, which slows small operations."""
+
+    operations: int  # called from Python; those that they call don't count
+    python_ms: float  # outside of them
+
+
+def profile(run: Callable[[], object]) -> Profile:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it tells of each start and stop
+    with torch_profile(activities=[ProfilerActivity.CPU]) as recorded, record_function(SPAN):
+        run()
+    events = recorded.events() or []
+    whole = next(event for event in events if event.name == SPAN)
+    top = [event for event in events if event.name.startswith("aten::") and not _inside(event)]
+    within = sum(event.time_range.elapsed_us() for event in top)
+    return Profile(len(top), (whole.time_range.elapsed_us() - within) / 1e3)
+
+
+def _inside(event: object) -> bool:
+    """Whether another operation called this one."""
+    parent = getattr(event, "cpu_parent", None)
+    while parent is not None:
+        if parent.name.startswith("aten::"):
+            return True
+        parent = parent.cpu_parent
+    return False

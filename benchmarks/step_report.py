@@ -1,0 +1,176 @@
+"""The rows of `benchmarks.step_time` as a table on the screen, as Markdown, and against what was asked."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from benchmarks.problems import PROBLEMS
+
+Row = dict[str, Any]
+PASS = "forward and backward"
+COLUMNS = (
+    "optimizer", "CPU ms a step", "wall ms", "dearest step", "times floor", "times AdamW",
+    "of a training step", "state, MB", "operations", "Python ms", "settings",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The median over rounds that both took part in, with quartiles."""
+
+    low: float
+    middle: float
+    high: float
+
+    def __str__(self) -> str:
+        spread = f" ({self.low:.2f} to {self.high:.2f})" if self.low < self.high else ""
+        return f"{self.middle:.2f}{spread}"
+
+
+class Results:
+    """The rows of one problem, by optimizer and rank."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = {(row["optimizer"], row["rank"]): row for row in rows}
+
+    def cpu(self, optimizer: str, rank: int | None = None) -> dict[int, float]:
+        """CPU milliseconds by round; nothing for who failed or did not run."""
+        row = self.rows.get((optimizer, rank), {"error": "", "samples": []})
+        return {} if row["error"] is not None else {s["round"]: s["cpu"] for s in row["samples"]}
+
+    def ratio(self, over: dict[int, float], under: dict[int, float]) -> Ratio | None:
+        """Round by round, so that a slow moment of the machine hits both."""
+        ratios = [over[i] / under[i] for i in over.keys() & under.keys()]
+        return Ratio(*quartiles(ratios)) if ratios else None
+
+    def floor(self, optimizer: str, rank: int | None) -> Ratio | None:
+        return self.ratio(self.cpu(optimizer, rank), self.cpu(f"{optimizer} floor", rank))
+
+    def slowdown(self, optimizer: str, rank: int | None, against: str = "adamw") -> Ratio | None:
+        """Of a whole training step, against the same with another optimizer."""
+        passes, ours, theirs = self.cpu(PASS), self.cpu(optimizer, rank), self.cpu(against)
+        common = passes.keys() & ours.keys() & theirs.keys()
+        ratios = [(passes[i] + ours[i]) / (passes[i] + theirs[i]) for i in common]
+        return Ratio(*quartiles(ratios)) if ratios else None
+
+    def share(self, optimizer: str, rank: int | None) -> float | None:
+        """Of a whole training step."""
+        passes, ours = self.cpu(PASS), self.cpu(optimizer, rank)
+        shares = [ours[i] / (passes[i] + ours[i]) for i in passes.keys() & ours.keys()]
+        return statistics.median(shares) if shares else None
+
+    def operations(self, optimizer: str, rank: int | None) -> int | None:
+        row = self.rows.get((optimizer, rank))
+        return row["profile"]["operations"] if row and row["profile"] else None
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def number(value: float) -> str:
+    """Three digits.
+
+    >>> number(0.1234), number(12.34), number(1234.0)
+    ('0.123', '12.3', '1,234')
+    """
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
+
+
+def cells(results: Results, row: Row) -> list[str]:
+    """A row's cells; of one that failed, its message in the place of its time."""
+    name, rank = row["optimizer"], row["rank"]
+    label = name if rank is None else f"{name}, rank {rank}"
+    if row["error"] is not None:
+        return [label, row["error"], *[""] * (len(COLUMNS) - 3), row["settings"]]
+    low, middle, high = quartiles([s["cpu"] for s in row["samples"]])
+    wall = statistics.median(s["wall"] for s in row["samples"])
+    worst = statistics.median(s["worst"] for s in row["samples"])
+    floor = results.floor(name, rank)
+    stepping = name != PASS and not name.endswith(" floor")
+    adamw = results.ratio(results.cpu(name, rank), results.cpu("adamw")) if stepping else None
+    share = results.share(name, rank) if stepping else None
+    profile = row["profile"]
+    return [
+        label,
+        f"{number(middle)} ({number(low)} to {number(high)})",
+        number(wall),
+        number(worst) if row["period"] > 1 else "",
+        "" if floor is None else f"{floor.middle:.2f}",
+        "" if adamw is None else f"{adamw.middle:.2f}",
+        "" if share is None else f"{100 * share:.1f} %",
+        "" if row["state_bytes"] is None else number(row["state_bytes"] / 1e6),
+        "" if profile is None else str(profile["operations"]),
+        "" if profile is None else number(profile["python_ms"]),
+        row["settings"],
+    ]
+
+
+def shown(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in COLUMNS:
+        left = column in ("optimizer", "settings")
+        table.add_column(column, justify="left" if left else "right", overflow="fold")
+    results = Results(rows)
+    for row in rows:
+        table.add_row(*cells(results, row))
+    return table
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A section with a table for each problem."""
+    parts = []
+    for problem in dict.fromkeys(row["problem"] for row in rows):
+        own = [row for row in rows if row["problem"] == problem]
+        results, first = Results(own), own[0]
+        title = PROBLEMS[problem].title if problem in PROBLEMS else problem
+        lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 2), "---"], *(cells(results, r) for r in own)]
+        table = "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+        about = f"{first['processor']}, one core, torch {first['torch']}, {first['commit']}, {first['date']}"
+        parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table}\n\n{about}\n")
+    return "\n".join(parts)
+
+
+def checks(rows: Sequence[Row]) -> list[str]:
+    """What issue 5 asks, what was measured, and whether that is enough."""
+    by_problem = {p: Results(r for r in rows if r["problem"] == p) for p in {r["problem"] for r in rows}}
+    nothing = Results(())
+    block, matrix, deep, flat = (
+        by_problem.get(name, nothing) for name in ("block", "matrix", "transformer", "transformer2")
+    )
+    ours, soap = block.cpu("sketchy_shampoo", 64), block.cpu("sketchy_soap", 64)
+    asked: list[tuple[str, float, float | Ratio | None]] = [
+        ("block, rank 64: SketchyShampoo / its floor", 1.5, block.floor("sketchy_shampoo", 64)),
+        ("block, rank 64: SketchyShampoo / AdamW foreach", 10, block.ratio(ours, block.cpu("adamw"))),
+        ("block, rank 64: SketchyShampoo / pytorch_optimizer's SOAP", 1 / 8,
+         block.ratio(ours, block.cpu("po_soap"))),
+        ("block, rank 64: SketchyShampoo / Distributed Shampoo every 10", 1 / 3,
+         block.ratio(ours, block.cpu("distributed_shampoo"))),
+        ("block, rank 64: SketchySOAP / SketchyShampoo", 1.4, block.ratio(soap, ours)),
+        ("1024 x 1024, rank 256: SketchyShampoo / its floor", 1.4, matrix.floor("sketchy_shampoo", 256)),
+    ]  # fmt: skip
+    for name in ("sketchy_shampoo", "sketchy_soap"):
+        counts = deep.operations(name, 64), flat.operations(name, 64)
+        quotient = counts[0] / counts[1] if counts[0] and counts[1] else None
+        asked.append((f"operations of {name}, rank 64: 12 layers / 2 layers", 1.2, quotient))
+        for problem in ("block", "layer512"):
+            slowdown = by_problem.get(problem, nothing).slowdown(name, 64)
+            asked.append((f"{problem}: training step at 4096 tokens, {name} / AdamW", 1.12, slowdown))
+    return [verdict(*line) for line in asked]
+
+
+def verdict(what: str, most: float, measured: float | Ratio | None) -> str:
+    if measured is None:
+        return f"{what}: asked ≤ {most:.3g} / not measured"
+    value = measured.middle if isinstance(measured, Ratio) else measured
+    text = str(measured) if isinstance(measured, Ratio) else f"{measured:.2f}"
+    return f"{what}: asked ≤ {most:.3g} / measured {text} / {'yes' if value <= most else 'NO'}"

@@ -1,0 +1,303 @@
+"""What one optimizer step costs: ours, their matrix-product floor, and every peer, interleaved in one run.
+
+    python -m benchmarks.step_time [--problems matrix block ...] [--optimizers ...] [--ranks 64 256] [--quick]
+    python -m benchmarks.step_time --table benchmarks/results/step-time.jsonl
+
+Pinned to one core, one thread. CPU time decides and wall time is kept beside it. The first steps, which
+make state, don't count; whoever refreshes every k-th step is timed over whole rounds of k. Rows go to
+benchmarks/results/step-time.jsonl, where a problem's old rows give way to the new.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+from torch.optim import Optimizer
+
+from benchmarks import floor
+from benchmarks.limits import at_most
+from benchmarks.operations import Profile, profile
+from benchmarks.optimizers import OPTIMIZERS, build
+from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
+from benchmarks.step_report import PASS, checks, markdown, shown
+from sketchy.cli.mistakes import user_mistakes
+
+RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
+QUICK = Path("runs/quick/step-time.jsonl")
+REPEATS = 3  # steps of a round for those without a period, after one that isn't timed
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time optimizer steps beside their matrix-product floor."""
+
+    problems: tuple[str, ...] = ("matrix", "block", "layer512", "transformer", "transformer2", "resnet50")
+    """Whose weights are stepped."""
+    optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
+    """Who steps."""
+    ranks: tuple[int, ...] = (32, 64, 128, 256)
+    """Of ours."""
+    rounds: int = 9
+    """Interleaved rounds."""
+    seconds: float = 10.0
+    """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
+    limit: float = 60.0
+    """Seconds after which the first steps of a contender are given up."""
+    profile: bool = True
+    """Count the torch operations of a step, and the time between them."""
+    quick: bool = False
+    """Rank 64 and fewer rounds; rows go to runs/quick."""
+    out: Path | None = None
+    """Where the rows are kept."""
+    table: Path | None = None
+    """Don't measure: print the rows of this file as Markdown."""
+
+
+@dataclass
+class Sample:
+    """One contender in one round, a step on average; milliseconds."""
+
+    round: int
+    cpu: float
+    wall: float
+    worst: float  # the dearest single step, CPU
+
+
+@dataclass
+class Contender:
+    """Somebody to be timed; everything but ``run`` and ``before`` goes into its row."""
+
+    run: Callable[[], object]
+    optimizer: str
+    before: Callable[[], object] = lambda: None  # not timed
+    rank: int | None = None
+    settings: str = ""
+    period: int = 1
+    state_bytes: int | None = None
+    flops: int | None = None
+    profile: Profile | None = None
+    samples: list[Sample] = field(default_factory=list)
+    error: str | None = None
+
+    def sample(self, round: int) -> None:
+        """A whole period, or a few steps after an untimed one."""
+        steps = self.period if self.period > 1 else REPEATS
+        cpu, wall = [], []
+        for i in range(steps if self.period > 1 else steps + 1):
+            self.before()
+            began = time.process_time(), time.perf_counter()
+            self.run()
+            ended = time.process_time(), time.perf_counter()
+            if self.period > 1 or i > 0:
+                cpu.append(1e3 * (ended[0] - began[0]))
+                wall.append(1e3 * (ended[1] - began[1]))
+        self.samples.append(Sample(round, sum(cpu) / steps, sum(wall) / steps, max(cpu)))
+
+    def row(self) -> dict[str, Any]:
+        kept = {k: v for k, v in vars(self).items() if k not in ("run", "before", "samples", "profile")}
+        return {
+            **kept,
+            "profile": None if self.profile is None else asdict(self.profile),
+            "samples": [asdict(sample) for sample in self.samples],
+        }
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Every tensor reachable from the state, once."""
+    seen: dict[int, int] = {}
+    visited: set[int] = set()
+
+    def visit(value: Any) -> None:
+        if id(value) in visited:
+            return
+        visited.add(id(value))
+        if isinstance(value, Tensor) and hasattr(value, "__tensor_flatten__"):
+            for name in value.__tensor_flatten__()[0]:
+                visit(getattr(value, name))
+        elif isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            seen[storage.data_ptr() or id(value)] = storage.nbytes()
+        elif isinstance(value, dict):
+            for inner in value.values():
+                visit(inner)
+        elif isinstance(value, list | tuple | set):
+            for inner in value:
+                visit(inner)
+        elif hasattr(value, "__dict__") and not callable(value):
+            visit(vars(value))
+
+    visit(dict(optimizer.state))
+    return sum(seen.values())
+
+
+def candidates(options: Options) -> Iterator[tuple[str, int | None]]:
+    for name in dict.fromkeys(options.optimizers):
+        for rank in options.ranks if OPTIMIZERS[name].ranked else (None,):
+            yield name, rank
+
+
+def contender(name: str, rank: int | None, named: Named, gradients: Gradients, options: Options) -> Contender:
+    """Built and past its first steps; with its message instead where that fails."""
+    entry = OPTIMIZERS[name]
+    made = Contender(
+        run=lambda: None,
+        optimizer=name,
+        before=gradients.advance,
+        rank=rank,
+        settings=entry.settings,
+        period=entry.period,
+    )
+    try:
+        with at_most(options.limit, "its first two steps took more than"):
+            optimizer = build(name, named, lr=1e-5, rank=rank)
+            for _ in range(2):
+                gradients.advance()
+                optimizer.step()
+        made.run = optimizer.step
+        made.state_bytes = state_bytes(optimizer)
+        if options.profile:
+            gradients.advance()
+            made.profile = profile(optimizer.step)
+    except Exception as error:  # whatever a peer raises
+        made.error = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+    return made
+
+
+def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
+    """A floor for each of ours."""
+    made = []
+    for ours in measured:
+        if ours.optimizer in floor.PRODUCTS and ours.error is None:
+            optimizer: Any = build(ours.optimizer, named, rank=ours.rank)
+            table = floor.stacks(ours.optimizer, optimizer.report())
+            run = floor.runner(table)
+            run()
+            name = f"{ours.optimizer} floor"
+            made.append(Contender(run, name, rank=ours.rank, flops=floor.flops(table)))
+    return made
+
+
+def turns(contender: Contender, options: Options) -> set[int]:
+    """The rounds it takes part in: all, or as many as its seconds allow, evenly spread; round 0 is done."""
+    sample = contender.samples[0]
+    seconds = sample.wall * (contender.period if contender.period > 1 else REPEATS + 1) / 1e3
+    count = max(1, min(options.rounds, int(options.seconds / max(seconds, 1e-9))))
+    return {i * options.rounds // count for i in range(count)}
+
+
+def measure(problem: Problem, options: Options, progress: Progress, title: str) -> list[Contender]:
+    named = problem.parameters()
+    gradients = Gradients(p for _, p in named)
+    wanted = list(candidates(options))
+    bar = progress.add_task(f"{title}: first steps", total=len(wanted))
+    everyone = []
+    for name, rank in wanted:
+        progress.update(bar, description=f"{title}: first steps of {name}")
+        everyone.append(contender(name, rank, named, gradients, options))
+        progress.advance(bar)
+    everyone += floors(everyone, named)
+    if problem.training_pass is not None:
+        run = problem.training_pass()
+        run()
+        everyone.append(Contender(run, PASS))
+    running = [c for c in everyone if c.error is None]
+    progress.update(bar, description=f"{title}: rounds", completed=0, total=options.rounds * len(running))
+    plan: dict[int, set[int]] = {}
+    for round in range(options.rounds):
+        for c in running:
+            if c.error is None and (round == 0 or round in plan[id(c)]):
+                try:
+                    c.sample(round)
+                except Exception as error:  # whatever a peer raises
+                    c.error = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+                if round == 0 and c.error is None:
+                    plan[id(c)] = turns(c, options)
+            progress.advance(bar)
+    progress.remove_task(bar)
+    return everyone
+
+
+def machine() -> dict[str, Any]:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+    return {
+        "commit": commit.stdout.strip(),
+        "torch": torch.__version__,
+        "processor": processor or platform.processor(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows of problems not in ``rows`` stay."""
+    new = {row["problem"] for row in rows}
+    kept = [row for row in load(path) if row["problem"] not in new] if path.exists() else []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
+
+
+def pin() -> None:
+    """One thread on one core: the last, since the first has the interrupts."""
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def check(options: Options) -> None:
+    for what, given, known in (
+        ("problems", options.problems, PROBLEMS),
+        ("optimizers", options.optimizers, OPTIMIZERS),
+    ):
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"{what}={' '.join(unknown)}: unknown; known are {', '.join(known)}")
+    if options.rounds < 1:
+        raise ValueError(f"rounds={options.rounds}: must be at least 1")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.step_time", args=arguments)
+    if options.table is not None:
+        with user_mistakes("benchmarks.step_time"):
+            print(markdown(load(options.table)))
+        return
+    with user_mistakes("benchmarks.step_time"):
+        check(options)
+    if options.quick:
+        changed = {"ranks": (64,), "rounds": 3, "seconds": 2.0, "limit": 10.0}
+        options = Options(**{**vars(options), **changed})
+    pin()
+    console, rows = Console(width=150), []
+    about = machine()
+    with Progress(console=console) as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of peers
+        for name in options.problems:
+            measured = measure(PROBLEMS[name], options, progress, name)
+            new = [{"problem": name, **c.row(), **about} for c in measured]
+            rows += new
+            save(options.out or (QUICK if options.quick else RESULTS), new)
+            progress.console.print(shown(PROBLEMS[name].title, new))
+    for line in checks(rows):
+        console.print(line, highlight=False)
+
+
+if __name__ == "__main__":
+    main()
