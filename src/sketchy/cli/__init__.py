@@ -11,6 +11,7 @@ def main() -> None:
 
         from sketchy.cli.counterexample import counterexample
         from sketchy.cli.demo import demo
+        from sketchy.cli.memory import memory
         from sketchy.cli.oco import oco
         from sketchy.cli.sketch import sketch
     except ImportError as error:
@@ -20,6 +21,7 @@ def main() -> None:
 
     commands: dict[str, Callable[..., Any]] = {
         "demo": demo,
+        "memory": memory,
         "sketch": sketch,
         "oco": oco,
         "counterexample": counterexample,

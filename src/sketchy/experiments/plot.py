@@ -2,7 +2,7 @@
 
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from matplotlib.figure import Figure  # not pyplot, which keeps figures and looks for a screen
@@ -60,6 +60,31 @@ def training(curves: Mapping[str, Curve], *, title: str, y: str) -> bytes:
     axes.set_xlabel("step")
     axes.set_ylabel(y)
     axes.legend(frameon=False)
+    return _png(figure)
+
+
+def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str], strong: Set[str]) -> bytes:
+    """Bars on a log axis, the largest on top, each with a note at its end; ``strong`` ones stand out."""
+    figure, axes = _figure(title)
+    noted = sorted(zip(values.items(), notes, strict=True), key=lambda bar: bar[0][1])
+    for y, ((name, value), note) in enumerate(noted):
+        axes.barh(y, value, color=COLOURS[0] if name in strong else COLOURS[-1])
+        axes.annotate(
+            note,
+            (value, y),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            bbox={"boxstyle": "square,pad=0.1", "color": "white"},  # over the dashed line
+        )
+    axes.set_yticks(range(len(noted)), labels=[name for (name, _), _ in noted], fontsize=8)
+    axes.set_xscale("log")
+    smallest, largest = min(values.values()), max(values.values())
+    axes.set_xlim(smallest / 2, largest * 2 * (2 * largest / smallest) ** 0.2)  # room for the notes
+    axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(x)
     return _png(figure)
 
 

@@ -1,0 +1,262 @@
+"""How much state an optimizer holds for given weights: shapes in, bytes out.
+
+Ours is read from the plans that make the real state; that of peers is a formula, which the tests hold against
+the real optimizers.
+"""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sketchy.core.axes import merge
+from sketchy.core.graft import accumulators
+from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
+from sketchy.optim.engine import Engine
+from sketchy.optim.plan import plan
+from sketchy.optim.routing import route
+
+RANKS = (4, 16, 64, 256)
+SHAMPOO_BLOCK = 1024  # the paper's
+SOAP_LONGEST = 10_000  # its authors' max_precond_dim: a longer side has neither factor nor basis
+GGT_WINDOW = 200  # gradients kept, as its authors chose
+GROUPS = ("matrices", "embeddings", "vectors")  # output heads go with embeddings
+LEAST_RANK = 2
+
+_STEP = 4  # bytes of the step counter beside each weight
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What an optimizer's state depends on; weights with the same values need the same."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    path: str = "auto"  # sketch or adam; auto: by shape
+
+    @classmethod
+    def named(cls, name: str | None, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> "Weight":
+        """The weight on the path that our optimizers would give it by its name and shape."""
+        shape = tuple(shape)
+        return cls(shape, dtype, route(shape, name, SketchyShampoo.kind, {"path": "auto"}))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The axes that our optimizers precondition: an N-d weight is (first axis, all others)."""
+        return merge(self.shape, None)
+
+    @property
+    def group(self) -> str:
+        if route(self.shape, None, SketchyShampoo.kind, {"path": self.path}) == "sketch":
+            return GROUPS[0]
+        return GROUPS[1] if sum(size != 1 for size in self.shape) > 1 else GROUPS[2]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of state, by what they are for."""
+
+    momentum: int = 0
+    second_moment: int = 0  # all that preconditions: squares, factors, bases, windows
+    other: int = 0  # a graft's accumulators, counters
+
+    @property
+    def total(self) -> int:
+        return self.momentum + self.second_moment + self.other
+
+    def __add__(self, more: "Held") -> "Held":
+        return Held(
+            self.momentum + more.momentum, self.second_moment + more.second_moment, self.other + more.other
+        )
+
+    def __mul__(self, times: int) -> "Held":
+        return Held(times * self.momentum, times * self.second_moment, times * self.other)
+
+
+Rule = Callable[[Weight], Held]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An optimizer and what it holds for one weight."""
+
+    name: str
+    setting: str
+    second_moment: str  # of an m x n matrix, as a formula to show
+    held: Rule
+    ours: bool = False
+    rank: int | None = None
+
+
+# ---- peers: formulas
+
+
+def _sgd(w: Weight) -> Held:
+    return Held(momentum=w.bytes)
+
+
+def _adamw(w: Weight) -> Held:
+    return Held(w.bytes, w.bytes, _STEP)
+
+
+def _adafactor(w: Weight) -> Held:
+    """torch's: rows and columns of the last two axes, no momentum."""
+    if len(w.shape) < 2:
+        return Held(0, w.bytes, _STEP)
+    *stack, m, n = w.shape
+    return Held(0, math.prod(stack) * (m + n) * w.dtype.itemsize, _STEP)
+
+
+def _soap(w: Weight) -> Held:
+    """A factor and a basis for each side of (first axis, all others), and Adam's two moments."""
+    if len(w.shape) < 2:
+        return _adamw(w)
+    sides = (w.shape[0], math.prod(w.shape[1:]))
+    squares = sum(d * d for d in sides if d <= SOAP_LONGEST)
+    return Held(w.bytes, w.bytes + 2 * squares * w.dtype.itemsize, _STEP)
+
+
+def _ggt(w: Weight) -> Held:
+    return Held(second_moment=GGT_WINDOW * w.bytes)
+
+
+# ---- ours: plans
+
+
+def planned(optimizer: type[Engine], **options: Any) -> Rule:
+    """What one of our optimizers holds: the very plan from which it makes its state."""
+    group = optimizer([torch.empty(0, device="meta")], **options).defaults
+    beside = {"step", "skipped"}
+
+    def held(w: Weight) -> Held:
+        path = route(w.shape, None, optimizer.kind, {**group, "path": w.path})
+        found = plan(w.shape, w.dtype, path, optimizer.kind, group)
+        grafts = accumulators(group["graft"], found.layout.block) if found.axes else {}
+        size = {name: tensor.bytes for name, tensor in found.state.items()}
+        momentum = size.get("momentum", 0)
+        other = sum(size.get(name, 0) for name in beside | grafts.keys())
+        return Held(momentum, sum(size.values()) - momentum - other, other)
+
+    return held
+
+
+def contenders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Contender]:
+    """The peers, then ours at several ranks; ``options`` go to ours."""
+    dense = planned(Shampoo, block_size=SHAMPOO_BLOCK, **options)
+    found = [
+        Contender("SGD", "momentum", "0", _sgd),
+        Contender("Adafactor", "no momentum", "m + n", _adafactor),
+        Contender("AdamW", "", "mn", _adamw),
+        Contender("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense, ours=True),
+        Contender("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
+        Contender("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
+    ]
+    kinds: tuple[tuple[type[Engine], str], ...] = (
+        (SketchyShampoo, "k(m + n)"),
+        (SketchySOAP, "k(m + n) + k²"),
+    )
+    for optimizer, formula in kinds:
+        for rank in ranks:
+            rule = planned(optimizer, rank=rank, **options)
+            found.append(Contender(optimizer.__name__, f"rank {rank}", formula, rule, ours=True, rank=rank))
+    return found
+
+
+# ---- sums
+
+
+def by_group(weights: Iterable[Weight], held: Rule) -> dict[str, Held]:
+    """The state of the weights, for each group that has any."""
+    sums: dict[str, Held] = {}
+    for weight, times in Counter(weights).items():
+        sums[weight.group] = sums.get(weight.group, Held()) + held(weight) * times
+    return {group: sums[group] for group in GROUPS if group in sums}
+
+
+def total(weights: Iterable[Weight], held: Rule) -> Held:
+    return sum(by_group(weights, held).values(), Held())
+
+
+# ---- budgets
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Ranks that fit a budget: one for all weights, and one for each."""
+
+    optimizer: str
+    rank: int | None  # the largest for all; None where nothing is sketched
+    bytes: int  # of state at that rank
+    ranks: Mapping[Weight, int]  # of each sketched weight, as a share of its size
+    ranks_bytes: int
+
+
+def fit(optimizer: type[Engine], weights: Sequence[Weight], budget: int, **options: Any) -> Fit:
+    """The largest rank that a budget of bytes allows, and a rank for each weight.
+
+    The ranks are r = s mn / (m + n) for the largest share s that fits: r (m + n) numbers are the share s of
+    an m x n weight, so each pays for its second moments in proportion to its size. Equal shapes have equal
+    ranks, and still go through a step together.
+    """
+    counts = Counter(weights)
+    sides = {w: w.sides for w in counts if w.group == GROUPS[0] and w.count}
+
+    def needed(ranks: Mapping[Weight, int]) -> int:
+        rules = {rank: planned(optimizer, rank=rank, **options) for rank in {LEAST_RANK, *ranks.values()}}
+        held = (rules[ranks.get(w, LEAST_RANK)](w) * times for w, times in counts.items())
+        return sum(h.total for h in held)
+
+    def alike(rank: int) -> int:
+        return needed(dict.fromkeys(sides, rank))
+
+    least = alike(LEAST_RANK)
+    if least > budget:
+        momentum = total(weights, planned(optimizer, rank=LEAST_RANK, **options)).momentum
+        raise ValueError(
+            f"{optimizer.__name__} needs at least {human(least)} for these weights, at rank {LEAST_RANK};"
+            f" {human(momentum)} of it is momentum"
+        )
+    if not sides:
+        return Fit(optimizer.__name__, None, least, {}, least)
+    longest = max(map(max, sides.values()))
+    candidates = range(LEAST_RANK, max(LEAST_RANK, longest) + 1)
+    rank = candidates[bisect_right(candidates, budget, key=alike) - 1]
+
+    def shared(share: float) -> dict[Weight, int]:
+        return {
+            w: max(LEAST_RANK, min(int(share * w.count / sum(axes)), max(axes))) for w, axes in sides.items()
+        }
+
+    fits, fails = 0.0, 2 * max(max(axes) * sum(axes) / w.count for w, axes in sides.items())  # all is exact
+    if needed(shared(fails)) <= budget:
+        fits = fails
+    else:
+        for _ in range(40):
+            middle = (fits + fails) / 2
+            fits, fails = (middle, fails) if needed(shared(middle)) <= budget else (fits, middle)
+    ranks = shared(fits)
+    return Fit(optimizer.__name__, rank, alike(rank), ranks, needed(ranks))
+
+
+# ---- units
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def human(size: float) -> str:
+    """Bytes in the unit that reads best, three digits or more."""
+    unit = min(int(math.log2(max(size, 1)) // 10), len(_UNITS) - 1)
+    value = size / 1024**unit
+    return f"{value:.{0 if unit == 0 or value >= 100 else 1 if value >= 10 else 2}f} {_UNITS[unit]}"

@@ -1,0 +1,47 @@
+"""`sketchy memory`: how much optimizer state will my model need?"""
+
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import UseAppendAction
+
+from sketchy.cli.mistakes import user_mistakes
+
+
+def memory(
+    shape: UseAppendAction[tuple[str, ...]] = (),
+    model: str | None = None,
+    file: UseAppendAction[tuple[Path, ...]] = (),
+    ranks: tuple[int, ...] = (4, 16, 64, 256),
+    budget: str | None = None,
+    plot: Path | None = None,
+    json: bool = False,
+    dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None,
+    momentum_dtype: Literal["float32", "bfloat16"] | None = None,
+) -> None:
+    """Count the optimizer state that a model needs, with peers and with ours at several ranks.
+
+    Example: sketchy memory --model sketchy.experiments.architectures:gpt2_xl --budget 8GiB
+
+    Args:
+        shape: A weight, such as 4096x1024; may be given again.
+        model: A function that builds a torch module, as package.module:function; it runs on the meta device.
+        file: A safetensors file or a saved state_dict; only its header is read; may be given again.
+        ranks: Ranks of the sketches, the paper's l.
+        budget: Such as 8GiB or 500MB: also find the ranks that fit.
+        plot: Draw the paper's memory figure for these weights, as a PNG.
+        json: Print JSON and nothing else.
+        dtype: Of all weights, instead of their own; shapes are float32.
+        momentum_dtype: Of our optimizers' momentum, as in their options; float32 if not given.
+    """
+    from sketchy.cli import memory_report as report
+
+    with user_mistakes("sketchy memory"):
+        weights = report.gather(shape, model, file, dtype)
+        result = report.Report(weights, ranks, budget, {"momentum_dtype": momentum_dtype})
+        if plot is not None:
+            report.draw(result, plot)
+    if json:
+        report.print_json(result)
+    else:
+        report.print_tables(result, plot)

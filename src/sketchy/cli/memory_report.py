@@ -1,0 +1,258 @@
+"""What `sketchy memory` finds, as tables, as JSON and as a picture."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from sketchy.analysis import weights as sources
+from sketchy.analysis.memory import (
+    GROUPS,
+    SOAP_LONGEST,
+    Contender,
+    Fit,
+    Held,
+    Weight,
+    by_group,
+    contenders,
+    fit,
+    human,
+)
+from sketchy.optim import SketchyShampoo, SketchySOAP
+
+_UNITS = {"b": 1} | {
+    f"{letter}{i}b": (1024 if i else 1000) ** power
+    for power, letter in enumerate("kmgtp", start=1)
+    for i in ("", "i")
+}
+
+
+def gather(
+    shapes: Iterable[str], model: str | None, files: Iterable[Path], dtype: str | None
+) -> dict[str, Weight]:
+    """The weights of all inputs together."""
+    parts = [sources.of_shapes(shapes), *(sources.of_file(path) for path in files)]
+    if model is not None:
+        parts.append(sources.of_factory(model))
+    weights: dict[str, Weight] = {}
+    for part in parts:
+        twice = weights.keys() & part.keys()
+        if twice:
+            raise ValueError(f"weight {min(twice)!r} is in two of the inputs; give each weight once")
+        weights |= part
+    if not any(weight.count for weight in weights.values()):
+        raise ValueError("there are no weights to count; give --shape 4096x1024, --model or --file")
+    if dtype is not None:
+        weights = {name: replace(w, dtype=getattr(torch, dtype)) for name, w in weights.items()}
+    return weights
+
+
+def parse_bytes(text: str) -> int:
+    """8GiB, 500MB, 1.5 TB: bytes."""
+    match = re.fullmatch(r"(\d+\.?\d*)\s*([kmgtp]?i?b)", text.strip().lower())
+    if match is None:
+        raise ValueError(f"budget={text!r}: must be a number with a unit, such as 8GiB or 500MB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+class Report:
+    """Every contender's state for the weights, and the ranks that fit a budget."""
+
+    def __init__(
+        self, weights: dict[str, Weight], ranks: Sequence[int], budget: str | None, options: dict[str, Any]
+    ) -> None:
+        if not ranks:
+            raise ValueError("ranks is empty: give at least one rank, such as --ranks 16 64")
+        self.weights = weights
+        self.count = sum(weight.count for weight in weights.values())
+        self.rows: list[tuple[Contender, dict[str, Held]]] = [
+            (contender, by_group(weights.values(), contender.held))
+            for contender in contenders(tuple(dict.fromkeys(ranks)), **options)
+        ]
+        self.budget = None if budget is None else parse_bytes(budget)
+        self.fits: list[Fit] = []
+        if self.budget is not None:
+            try:
+                for optimizer in (SketchyShampoo, SketchySOAP):
+                    self.fits.append(fit(optimizer, list(weights.values()), self.budget, **options))
+            except ValueError as error:
+                raise ValueError(f"budget={budget!r}: {error}") from None
+
+    def floats_per_weight(self, size: int) -> float:
+        return size / 4 / self.count
+
+    def members(self, group: str) -> list[Weight]:
+        return [weight for weight in self.weights.values() if weight.group == group]
+
+
+# ---- for machines
+
+
+def print_json(report: Report) -> None:
+    print(json.dumps(_plain(report), indent=2))
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "weights": report.count,
+        "tensors": len(report.weights),
+        "bytes": sum(weight.bytes for weight in report.weights.values()),
+        "groups": {
+            group: {"weights": sum(w.count for w in members), "tensors": len(members)}
+            for group in GROUPS
+            if (members := report.members(group))
+        },
+        "optimizers": [_plain_row(report, *row) for row in report.rows],
+    }
+    if report.budget is not None:
+        found["budget"] = {
+            "bytes": report.budget,
+            "optimizers": [_plain_fit(report, found) for found in report.fits],
+        }
+    return found
+
+
+def _plain_row(report: Report, contender: Contender, held: dict[str, Held]) -> dict[str, Any]:
+    whole = sum(held.values(), Held())
+    return {
+        "optimizer": contender.name,
+        "setting": contender.setting,
+        "rank": contender.rank,
+        "bytes": whole.total,
+        "floats_per_weight": report.floats_per_weight(whole.total),
+        **asdict(whole),
+        "groups": {group: part.total for group, part in held.items()},
+    }
+
+
+def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
+    """The rank of each weight as the parameter groups that an optimizer takes."""
+    groups: dict[int | None, list[str]] = {}
+    for name, weight in report.weights.items():
+        groups.setdefault(found.ranks.get(weight), []).append(name)
+    return {
+        "optimizer": found.optimizer,
+        "rank": found.rank,
+        "bytes": found.bytes,
+        "plan_bytes": found.ranks_bytes,
+        "plan": [
+            {"path": "adam", "names": names}
+            if rank is None
+            else {"path": "sketch", "rank": rank, "names": names}
+            for rank, names in groups.items()
+        ],
+    }
+
+
+# ---- for people
+
+
+def print_tables(report: Report, plot: Path | None) -> None:
+    console = Console(markup=False, highlight=False)
+    console.print(_estimates(report))
+    if report.budget is not None:
+        console.print(_fits(report, report.budget))
+    if plot is not None:
+        console.print(f"Picture: {plot}", style="dim")
+
+
+def _estimates(report: Report) -> Table:
+    table = Table(
+        title=f"Optimizer state for {report.count:,} weights in {len(report.weights):,} tensors",
+        caption="floats: of 4 bytes, for each weight. Shampoo and the sketched optimizers treat embeddings"
+        " (output heads, too) and vectors as Adam does. SOAP leaves out sides longer than"
+        f" {SOAP_LONGEST:,}, its authors' default.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption_justify="left",
+    )
+    groups = [group for group in GROUPS if report.members(group)]
+    table.add_column("optimizer", no_wrap=True)
+    for column in (*groups, "total", "floats"):
+        table.add_column(column, justify="right", no_wrap=True)
+    own = {group: sum(weight.bytes for weight in report.members(group)) for group in groups}
+    table.add_row("the weights themselves", *_cells(report, own), style="dim", end_section=True)
+    following = [contender for contender, _ in report.rows[1:]]
+    for (contender, held), after in zip_longest(report.rows, following):
+        sizes = {group: part.total for group, part in held.items()}
+        ends = after is not None and after.rank is not None and after.name != contender.name
+        table.add_row(_label(contender), *_cells(report, sizes), end_section=ends)
+    return table
+
+
+def _label(contender: Contender) -> str:
+    return ", ".join(filter(None, (contender.name, contender.setting)))
+
+
+def _cells(report: Report, sizes: dict[str, int]) -> list[str]:
+    whole = sum(sizes.values())
+    return [*map(human, sizes.values()), human(whole), f"{report.floats_per_weight(whole):.3g}"]
+
+
+def _fits(report: Report, budget: int) -> Table:
+    table = Table(
+        title=f"Ranks that fit {human(budget)}",
+        caption="One rank for all weights, or one for each: r = s mn / (m + n), with the share s that fits,"
+        " so that every m x n weight spends the same share of its size on its sketches. exact: nothing is"
+        " cut. --json lists the weights by name.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        min_width=72,
+        caption_justify="left",
+    )
+    table.add_column("weights")
+    for column in ("tensors", *(found.optimizer for found in report.fits)):
+        table.add_column(column, justify="right")
+    counts = Counter(weight for weight in report.weights.values() if weight in report.fits[0].ranks)
+    if not counts:
+        sizes = [human(found.bytes) for found in report.fits]
+        table.add_row("none is sketched: bytes at any rank", "0", *sizes)
+        return table
+    longest = max(max(weight.sides) for weight in counts)
+    table.add_row("one rank for all", str(counts.total()), *(_rank(f.rank, longest) for f in report.fits))
+    table.add_row("  bytes", "", *(human(f.bytes) for f in report.fits), style="dim", end_section=True)
+    for weight, times in counts.items():
+        ranks = (_rank(found.ranks[weight], max(weight.sides)) for found in report.fits)
+        table.add_row("x".join(map(str, weight.shape)), str(times), *ranks)
+    table.add_row("  bytes", "", *(human(f.ranks_bytes) for f in report.fits), style="dim")
+    return table
+
+
+def _rank(rank: int | None, side: int) -> str:
+    return f"{rank} (exact)" if rank is not None and rank >= side else str(rank)
+
+
+def draw(report: Report, path: Path) -> None:
+    """The paper's memory figure: what each optimizer keeps to represent second moments of matrices."""
+    from sketchy.experiments.plot import bars
+
+    if path.suffix != ".png":
+        raise ValueError(f"plot={str(path)!r}: must end in .png")
+    matrices = report.members(GROUPS[0])
+    if not matrices:
+        raise ValueError(
+            f"plot={str(path)!r}: these weights are vectors or embeddings; the figure is of matrices"
+        )
+    count = sum(weight.count for weight in matrices)
+    values, notes, ours = {}, [], set()
+    for contender, held in report.rows:
+        size = held[GROUPS[0]].second_moment
+        if size:
+            label = f"{_label(contender)}:  {contender.second_moment}"
+            values[label] = size / 4 / count
+            notes.append(f"{values[label]:.3g}   {human(size)}")
+            if contender.rank is not None:
+                ours.add(label)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = f"Memory for second moments: {count:,} weights in m x n matrices ({len(matrices)} of them)"
+    x = "floats for each weight, momentum and grafts apart (dashed: as many as weights)"
+    path.write_bytes(bars(values, title=title, x=x, notes=notes, strong=ours))
