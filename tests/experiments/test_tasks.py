@@ -91,6 +91,15 @@ def test_the_text_is_cut_at_nine_tenths_and_targets_are_the_next_characters() ->
     assert train.inputs.max() == 64
 
 
+def test_a_longer_text_is_validated_on_windows_all_over_its_last_tenth() -> None:
+    task = load("warpeace")
+    length = 3_227_579
+    assert len(task.train) == round(0.9 * (length - 1)) - 63
+    assert 1500 < len(task.validation) <= 2000
+    assert task.validation.inputs.stride() == (3 * 64, 1)
+    assert task.validation.inputs[:, 1:].equal(task.validation.targets[:, :-1])
+
+
 @pytest.mark.parametrize(("name", "rows"), [("autoencoder", (50_000, 10_000)), ("cifar10", (45_000, 5_000))])
 def test_pictures_are_held_out_of_the_published_training_set(name: str, rows: tuple[int, int]) -> None:
     task = load(name)
@@ -104,7 +113,7 @@ def test_pictures_are_held_out_of_the_published_training_set(name: str, rows: tu
 
 
 def test_an_untrained_model_knows_nothing() -> None:
-    for name, classes in (("charlm", 65), ("cifar10", 10), ("digits", 10)):
+    for name, classes in (("charlm", 65), ("warpeace", 110), ("cifar10", 10), ("digits", 10)):
         task = load(name)
         loss = float(task.training_loss(task.model(0), 0, 0).detach())
         assert loss == pytest.approx(torch.log(torch.tensor(float(classes))).item(), rel=0.15)
@@ -115,7 +124,7 @@ def test_an_unknown_task_is_told_the_known_ones() -> None:
         tasks.load("cola")
 
 
-@pytest.mark.parametrize("name", ["charlm", "autoencoder", "cifar10"])
+@pytest.mark.parametrize("name", ["charlm", "warpeace", "autoencoder", "cifar10", "tox21"])
 def test_a_missing_set_says_where_it_was_looked_for_and_where_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"is not in {tmp_path}.*published at http"):
         tasks.load(name, directory=tmp_path)

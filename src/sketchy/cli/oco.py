@@ -1,11 +1,6 @@
 """`sketchy oco`: the paper's online table, on any data set."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from rich import box
 from rich.console import Console
@@ -23,6 +18,7 @@ from rich.text import Text
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments import plot, sweep, table
 from sketchy.experiments.data import load
+from sketchy.experiments.pool import stop_by_signal
 
 
 def oco(
@@ -66,7 +62,7 @@ def oco(
     for note in dataset.notes():
         console.print(f"note: {note}", style="yellow")
     try:
-        with _stop_by_signal() as stop, _progress(console) as progress:
+        with stop_by_signal() as stop, _progress(console) as progress:
             bars = {name: progress.add_task(name, total=plan.rows) for name in names}
             complete = sweep.run(
                 plan,
@@ -106,22 +102,3 @@ def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
 def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)
-
-
-@contextmanager
-def _stop_by_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; the second acts as ever."""
-    stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

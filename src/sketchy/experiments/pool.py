@@ -3,10 +3,12 @@
 import multiprocessing
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import torch
@@ -53,6 +55,25 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
             return all(piece.result() for piece in pieces)
         except BrokenProcessPool as error:
             raise RuntimeError("a worker process died (out of memory?); run again to go on") from error
+
+
+@contextmanager
+def stop_by_signal() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C (or SIGTERM) sets; the second acts as ever."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,6 +38,10 @@ class Record:
     optimizer_bytes: int = 0  # of all tensors in the optimizer's state
     optimizer_seconds: float = 0.0  # in optimizer.step()
     seconds: float = 0.0  # in all but the looks at the validation split
+    cpu_seconds: float = 0.0  # of the same, this process's own: what others do meanwhile doesn't count
+    threads: int = 0  # torch's
+    commit: str = ""  # of the code that ran, where somebody keeps the record
+    error: str = ""  # why the run ended, where it was no divergence
 
     @property
     def loss(self) -> float:
@@ -100,12 +105,13 @@ def running(
     model = task.model(seed)
     moved = optimizer(model)
     scheduler = LambdaLR(moved, lambda step: schedule(step, total))
-    record = Record(task.name, seed, total)
+    record = Record(task.name, seed, total, threads=torch.get_num_threads())
     _look(task, model, record)
     for step in range(total):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         finite = _step(task, model, moved, record)
         record.seconds += time.perf_counter() - began
+        record.cpu_seconds += time.process_time() - cpu_began
         record.step = step + 1
         if not finite:
             record.diverged = True
@@ -114,16 +120,37 @@ def running(
             _look(task, model, record)
         if not record.diverged:
             scheduler.step()
-        record.optimizer_bytes = state_bytes(moved)
+        if step == 0 or record.curve[-1].step == record.step:
+            record.optimizer_bytes = state_bytes(moved)
         yield record
         if record.diverged:
             return
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """All tensors in the state, however small."""
-    values = (value for state in optimizer.state.values() for value in state.values())
-    return sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+    """All tensors that can be reached from the state, however small or deep; memory that is shared, once."""
+    storages: dict[int, int] = {}
+    visited: dict[int, Any] = {}  # holds what it has seen, so that no id is given out twice
+
+    def visit(value: Any) -> None:
+        if id(value) in visited:
+            return
+        visited[id(value)] = value
+        if hasattr(value, "__tensor_flatten__"):  # a quantized tensor is made of others
+            visit([getattr(value, name) for name in value.__tensor_flatten__()[0]])
+        elif isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, dict):
+            visit(list(value.values()))
+        elif isinstance(value, list | tuple):
+            for part in value:
+                visit(part)
+        elif hasattr(value, "__dict__") and not callable(value):  # GaLore keeps its bases in objects
+            visit(vars(value))
+
+    visit(dict(optimizer.state))
+    return sum(storages.values())
 
 
 def _step(task: Task, model: nn.Module, optimizer: Optimizer, record: Record) -> bool:

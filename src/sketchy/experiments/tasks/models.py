@@ -58,10 +58,32 @@ def mlp(*widths: int, activation: type[nn.Module], linear_at: int | None = None)
     return nn.Sequential(*modules)
 
 
-def convnet(*channels: int, classes: int) -> nn.Sequential:
-    """Convolutions of 3 x 3, each with batch norm and ReLU, the picture halved after each but the last."""
-    modules: list[nn.Module] = []
-    for i, (inside, outside) in enumerate(pairwise(channels)):
-        modules += [nn.Conv2d(inside, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU()]
-        modules += [nn.MaxPool2d(2)] if i < len(channels) - 2 else []
-    return nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels[-1], classes))
+class Block(nn.Module):
+    """Two 3 x 3 convolutions with batch norm beside a short cut, which is 1 x 1 where the shape changes."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.into = _convolution(inside, outside, 3, stride)
+        self.out = _convolution(outside, outside, 3)
+        same = (inside, stride) == (outside, 1)
+        self.short = nn.Identity() if same else _convolution(inside, outside, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.short(x) + self.out(functional.relu(self.into(x))))
+
+
+def resnet(*widths: int, classes: int) -> nn.Sequential:
+    """One convolution, halved at once, then a block for each width, halved between: for small pictures."""
+    stem = [_convolution(3, widths[0], 3), nn.ReLU(), nn.MaxPool2d(2)]
+    blocks = [
+        Block(inside, outside, stride=1 if i == 0 else 2)
+        for i, (inside, outside) in enumerate(pairwise((widths[0], *widths)))
+    ]
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)
+    )
+
+
+def _convolution(inside: int, outside: int, size: int, stride: int = 1) -> nn.Sequential:
+    convolution = nn.Conv2d(inside, outside, size, stride=stride, padding=size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outside))

@@ -4,6 +4,7 @@ Rows held out for validation come from the training sets as published, never fro
 tuned on them.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from sketchy.experiments.published import Read
 from sketchy.experiments.tasks import sets
-from sketchy.experiments.tasks.models import GPT, convnet, mlp
+from sketchy.experiments.tasks.models import GPT, mlp, resnet
+from sketchy.experiments.tasks.molecules import MoleculeNetwork
 from sketchy.experiments.tasks.task import Split, Task
 
 CONTEXT = 64  # characters that the language model sees
+HELD_OUT_WINDOWS = 2000  # at most; side by side, or so far apart that they cover the held-out text
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by channel
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
@@ -34,19 +37,19 @@ def load(name: str, *, directory: str | Path | None = None, download: bool = Fal
     return TASKS[name](partial(sets.read, directory=directory, download=download))
 
 
-def _charlm(read: Callable[[str], Read]) -> Task:
-    """A small GPT on Tiny Shakespeare; the last tenth of the text is held out, the usual split."""
-    here, following = (torch.from_numpy(array) for array in read("tinyshakespeare"))
+def _characters(name: str, text: str, read: Callable[[str], Read]) -> Task:
+    """A small GPT on a text, character by character; the last tenth is held out, the usual split."""
+    here, following = (torch.from_numpy(array) for array in read(text))
     cut = round(0.9 * len(here))
 
     def windows(part: slice, stride: int) -> Split:
         return Split(*(ids[part].unfold(0, CONTEXT, stride) for ids in (here, following)))
 
     return Task(
-        "charlm",
+        name,
         "nats per character",
         windows(slice(None, cut), 1),
-        windows(slice(cut, None), CONTEXT),
+        windows(slice(cut, None), CONTEXT * math.ceil((len(here) - cut) / (CONTEXT * HELD_OUT_WINDOWS))),
         prepare=lambda rows: (rows.inputs.long(), rows.targets.long()),
         build=partial(GPT, int(here.max()) + 1, width=128, layers=2, heads=4, context=CONTEXT),
         loss=lambda logits, targets: cross_entropy(logits.flatten(0, 1), targets.flatten()),
@@ -78,7 +81,7 @@ def _autoencoder(read: Callable[[str], Read]) -> Task:
 
 
 def _cifar10(read: Callable[[str], Read]) -> Task:
-    """A convnet of four layers on CIFAR-10, without augmentation."""
+    """A ResNet of three blocks on CIFAR-10, without augmentation."""
     planes, labels = (torch.from_numpy(array) for array in read("cifar10"))
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR_MEAN, CIFAR_STD))
 
@@ -87,7 +90,7 @@ def _cifar10(read: Callable[[str], Read]) -> Task:
         return images.to(memory_format=torch.channels_last), rows.targets.long()
 
     def build() -> nn.Module:
-        model = convnet(3, 32, 64, 64, 128, classes=10)
+        model = resnet(32, 64, 128, classes=10)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     return Task(
@@ -102,6 +105,34 @@ def _cifar10(read: Callable[[str], Read]) -> Task:
         steps=400,
         look_every=40,
         classifies=True,
+    )
+
+
+def _tox21(read: Callable[[str], Read]) -> Task:
+    """Message passing on the molecules of Tox21, twelve assays; every fifth graph is held out.
+
+    Stereoisomers have one graph, so they go to one side.
+    """
+    molecules, labels = (torch.from_numpy(array) for array in read("tox21"))
+    held_out = torch.unique(molecules.flatten(1), dim=0, return_inverse=True)[1] % 5 == 0
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        tested = targets >= 0
+        return binary_cross_entropy_with_logits(
+            logits[tested], targets[tested].to(logits), reduction="sum"
+        ) / len(targets)
+
+    return Task(
+        "tox21",
+        "binary cross-entropy per molecule, over the assays it was tested in",
+        Split(molecules[~held_out], labels[~held_out]),
+        Split(molecules[held_out], labels[held_out]),
+        prepare=lambda rows: (rows.inputs, rows.targets),
+        build=partial(MoleculeNetwork, labels.shape[1], width=128, layers=3),
+        loss=loss,
+        batch=64,
+        steps=400,
+        look_every=20,
     )
 
 
@@ -127,8 +158,10 @@ def _digits(read: Callable[[str], Read]) -> Task:
 
 
 TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
-    "charlm": _charlm,
+    "charlm": partial(_characters, "charlm", "tinyshakespeare"),
     "autoencoder": _autoencoder,
     "cifar10": _cifar10,
+    "warpeace": partial(_characters, "warpeace", "warandpeace"),
+    "tox21": _tox21,
     "digits": _digits,
 }
