@@ -55,13 +55,19 @@ def shampoo(m: int, n: int, left: int, right: int) -> list[Product]:
 
 
 def soap(m: int, n: int, left: int, right: int) -> list[Product]:
-    """SketchySOAP: two updates, old bases in new, gradient and momentum in both, one product back."""
+    """SketchySOAP: two updates, moments carried over, gradient and momentum in both, one product back."""
     coordinates = [
         Product("Uᵀ X", left, m, n),
         Product("X V", m, n, right),
         Product("Uᵀ X V", left, n, right),
     ]
-    cosines = [Product("new Uᵀ old U", left, m, left), Product("new Vᵀ old V", right, n, right)]
+    l, r = left + 1, right + 1  # with the outside
+    transport = [
+        Product("new Uᵀ old U", left, m, left),
+        Product("new Vᵀ old V", right, n, right),
+        Product("cosines moments", l, l, r),
+        Product("cosines moments cosinesᵀ", l, r, r),
+    ]
     if (m, n) == (left, right):
         back = [Product("U core", m, left, right), Product("U core Vᵀ", m, right, n)]
     else:
@@ -70,7 +76,7 @@ def soap(m: int, n: int, left: int, right: int) -> list[Product]:
             Product("core Vᵀ", left, right, n),
             Product("[U, edge] [inner; Vᵀ]", m, left + right, n),
         ]
-    return [*update(m, n, left), *update(n, m, right), *cosines, *coordinates, *coordinates, *back]
+    return [*update(m, n, left), *update(n, m, right), *transport, *coordinates, *coordinates, *back]
 
 
 PRODUCTS = {"sketchy_shampoo": shampoo, "sketchy_soap": soap}

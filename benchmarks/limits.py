@@ -1,9 +1,12 @@
-"""A time limit for what may take forever."""
+"""Where other people's code may take forever, or die: a time limit, and one instruction set less."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+import torch
 
 
 @contextmanager
@@ -20,3 +23,18 @@ def at_most(seconds: float, message: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def only_legal_instructions() -> None:
+    """Some virtual machines name AMX among their instructions and die of it: a bfloat16 product tells.
+
+    There oneDNN is told to do without, before its first use in this process.
+    """
+    if not hasattr(os, "fork") or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return
+    child = os.fork()
+    if child == 0:
+        A = torch.ones(256, 256, dtype=torch.bfloat16)
+        os._exit(int((A @ A)[0, 0] != 256))
+    if os.waitpid(child, 0)[1] != 0:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"

@@ -16,7 +16,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from benchmarks import floor
-from benchmarks.limits import at_most
+from benchmarks.limits import at_most, only_legal_instructions
 from benchmarks.operations import Profile, profile
 from benchmarks.optimizers import OPTIMIZERS, build
 from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
@@ -36,6 +38,7 @@ from sketchy.cli.mistakes import user_mistakes
 
 RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
 QUICK = Path("runs/quick/step-time.jsonl")
+FIRST_STEPS = 3  # make state, or fill it; SOAP's first is no step at all
 REPEATS = 3  # steps of a round for those without a period, after one that isn't timed
 
 
@@ -53,7 +56,7 @@ class Options:
     """Interleaved rounds."""
     seconds: float = 10.0
     """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
-    limit: float = 60.0
+    limit: float = 90.0
     """Seconds after which the first steps of a contender are given up."""
     profile: bool = True
     """Count the torch operations of a step, and the time between them."""
@@ -77,11 +80,12 @@ class Sample:
 
 @dataclass
 class Contender:
-    """Somebody to be timed; everything but ``run`` and ``before`` goes into its row."""
+    """Somebody to be timed; everything but what can be called goes into its row."""
 
     run: Callable[[], object]
     optimizer: str
     before: Callable[[], object] = lambda: None  # not timed
+    refresh: Callable[[], object] | None = None  # see benchmarks.optimizers.Entry
     rank: int | None = None
     settings: str = ""
     period: int = 1
@@ -91,24 +95,33 @@ class Contender:
     samples: list[Sample] = field(default_factory=list)
     error: str | None = None
 
+    @property
+    def steps(self) -> int:
+        """In a round: a whole period; or a refreshing step and a few others; or an untimed one and a few."""
+        return self.period if self.period > 1 and self.refresh is None else REPEATS + 1
+
     def sample(self, round: int) -> None:
-        """A whole period, or a few steps after an untimed one."""
-        steps = self.period if self.period > 1 else REPEATS
-        cpu, wall = [], []
-        for i in range(steps if self.period > 1 else steps + 1):
-            self.before()
-            began = time.process_time(), time.perf_counter()
-            self.run()
-            ended = time.process_time(), time.perf_counter()
-            if self.period > 1 or i > 0:
-                cpu.append(1e3 * (ended[0] - began[0]))
-                wall.append(1e3 * (ended[1] - began[1]))
-        self.samples.append(Sample(round, sum(cpu) / steps, sum(wall) / steps, max(cpu)))
+        if self.refresh is not None:
+            self.refresh()
+        first, *others = [self.timed() for _ in range(self.steps)]
+        if self.period == 1:
+            shares = [(1 / REPEATS, t) for t in others]
+        else:
+            shares = [(1 / self.period, first)]
+            shares += [((self.period - 1) / self.period / len(others), t) for t in others]
+        cpu, wall = (1e3 * sum(share * t[clock] for share, t in shares) for clock in (0, 1))
+        self.samples.append(Sample(round, cpu, wall, 1e3 * max(t[0] for _, t in shares)))
+
+    def timed(self) -> tuple[float, float]:
+        """Seconds of a step, CPU and wall."""
+        self.before()
+        began = time.process_time(), time.perf_counter()
+        self.run()
+        return time.process_time() - began[0], time.perf_counter() - began[1]
 
     def row(self) -> dict[str, Any]:
-        kept = {k: v for k, v in vars(self).items() if k not in ("run", "before", "samples", "profile")}
         return {
-            **kept,
+            **{name: value for name, value in vars(self).items() if name not in ("run", "before", "refresh")},
             "profile": None if self.profile is None else asdict(self.profile),
             "samples": [asdict(sample) for sample in self.samples],
         }
@@ -135,7 +148,7 @@ def state_bytes(optimizer: Optimizer) -> int:
         elif isinstance(value, list | tuple | set):
             for inner in value:
                 visit(inner)
-        elif hasattr(value, "__dict__") and not callable(value):
+        elif hasattr(value, "__dict__") and not isinstance(value, type | FunctionType | ModuleType):
             visit(vars(value))
 
     visit(dict(optimizer.state))
@@ -160,14 +173,17 @@ def contender(name: str, rank: int | None, named: Named, gradients: Gradients, o
         period=entry.period,
     )
     try:
-        with at_most(options.limit, "its first two steps took more than"):
+        with at_most(options.limit, "its first steps took more than"):
             optimizer = build(name, named, lr=1e-5, rank=rank)
-            for _ in range(2):
-                gradients.advance()
-                optimizer.step()
-        made.run = optimizer.step
+            made.run = optimizer.step
+            for _ in range(FIRST_STEPS):
+                made.timed()
+            if entry.refresh is not None:
+                made.refresh = partial(entry.refresh, optimizer)
+                made.refresh()
+                made.timed()
         made.state_bytes = state_bytes(optimizer)
-        if options.profile:
+        if options.profile and not entry.settings.startswith("compiled"):
             gradients.advance()
             made.profile = profile(optimizer.step)
     except Exception as error:  # whatever a peer raises
@@ -192,7 +208,8 @@ def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
 def turns(contender: Contender, options: Options) -> set[int]:
     """The rounds it takes part in: all, or as many as its seconds allow, evenly spread; round 0 is done."""
     sample = contender.samples[0]
-    seconds = sample.wall * (contender.period if contender.period > 1 else REPEATS + 1) / 1e3
+    mean = sample.wall if contender.refresh is None else sample.worst  # of the few steps of a round
+    seconds = mean * contender.steps / 1e3
     count = max(1, min(options.rounds, int(options.seconds / max(seconds, 1e-9))))
     return {i * options.rounds // count for i in range(count)}
 
@@ -282,10 +299,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with user_mistakes("benchmarks.step_time"):
         check(options)
     if options.quick:
-        changed = {"ranks": (64,), "rounds": 3, "seconds": 2.0, "limit": 10.0}
+        changed = {"ranks": (64,), "rounds": 3, "seconds": 2.0, "limit": 15.0}
         options = Options(**{**vars(options), **changed})
     pin()
-    console, rows = Console(width=150), []
+    only_legal_instructions()
+    console, rows = Console(width=190), []
     about = machine()
     with Progress(console=console) as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of peers

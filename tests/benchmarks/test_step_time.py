@@ -1,0 +1,188 @@
+"""The speed benchmark: floors count what a step does, failures are rows, tables come from rows."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.limits import at_most
+from benchmarks.operations import profile
+from benchmarks.optimizers import OPTIMIZERS, Entry, Several, build, package
+from benchmarks.problems import PROBLEMS, Gradients, resnet50
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, baddbmm_flop
+
+from benchmarks import floor, step_report, step_time
+
+QUICK = step_time.Options(rounds=2, seconds=0.1, limit=20.0)
+
+
+def named(*shapes: tuple[int, ...]) -> list[tuple[str, nn.Parameter]]:
+    return [(f"weight{i}", nn.Parameter(torch.zeros(shape))) for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("optimizer", ["sketchy_shampoo", "sketchy_soap"])
+def test_floor_has_the_products_of_a_real_step(optimizer: str) -> None:
+    weights = named((96, 80), (96, 80), (64, 8, 3, 3), (40,))
+    gradients = Gradients(p for _, p in weights)
+    made = build(optimizer, weights, rank=16)
+    for _ in range(5):  # the first ones take the safe road
+        gradients.advance()
+        made.step()
+    in_place = {torch.ops.aten.baddbmm_: baddbmm_flop}  # not among those that torch counts
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counted:
+        gradients.advance()
+        made.step()
+    products = floor.flops(floor.stacks(optimizer, made.report()), solves=False)  # solves aren't counted
+    assert products == pytest.approx(counted.get_total_flops(), rel=0.05)
+
+
+def test_floor_of_a_rank_small_beside_the_sides_is_eight_m_n_l() -> None:
+    m, n, l = 4096, 2048, 8
+    multiplications = sum(p.flops / 2 for p in floor.shampoo(m, n, l, l))
+    assert multiplications == pytest.approx(8 * m * n * l, rel=0.02)
+
+
+def test_floor_does_all_products_of_its_table() -> None:
+    table = [(2, floor.shampoo(24, 16, 4, 4)), (1, floor.soap(24, 16, 4, 4))]
+    with FlopCounterMode(display=False) as counted:
+        floor.runner(table)()
+    assert counted.get_total_flops() == floor.flops(table)
+
+
+def test_a_package_that_is_missing_is_a_row_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "absent", Entry(package("no_such_package", "SOAP"), "its own"))
+    weights = named((8, 8))
+    failed = step_time.contender("absent", None, weights, Gradients(p for _, p in weights), QUICK)
+    row = {"problem": "matrix", **failed.row()}
+    assert "no_such_package" in row["error"]
+    assert row["error"] in step_report.markdown(
+        [{**row, "processor": "", "torch": "", "commit": "", "date": ""}]
+    )
+
+
+def test_a_peer_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(TimeoutError, match=r"it took more than 0.05 s"), at_most(0.05, "it took more than"):
+        while True:
+            torch.ones(4, 4).sum()
+
+
+def test_a_refresh_counts_once_a_period() -> None:
+    clock = iter([5.0, 1.0, 1.0, 1.0])
+    contender = step_time.Contender(lambda: None, "peer", period=10, refresh=lambda: None)
+    contender.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
+    contender.sample(0)
+    assert contender.samples[0].cpu == pytest.approx(1e3 * (5 + 9) / 10)
+    assert contender.samples[0].worst == pytest.approx(5e3)
+
+
+def test_whole_periods_are_averaged_without_a_way_to_refresh() -> None:
+    clock = iter([1.0, 1.0, 8.0, 2.0])
+    contender = step_time.Contender(lambda: None, "peer", period=4)
+    contender.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
+    contender.sample(0)
+    assert contender.samples[0].cpu == pytest.approx(3e3)
+
+
+def test_state_bytes_count_every_tensor_once() -> None:
+    weights = named((8, 4))
+    optimizer = torch.optim.SGD([p for _, p in weights], lr=0.1)
+    shared = torch.zeros(10)
+    holder = nn.Module()
+    holder.matrix = torch.zeros(3, 3)
+    optimizer.state[weights[0][1]] = {"a": shared, "b": [shared, {"c": shared[:2]}], "projector": holder}
+    assert step_time.state_bytes(optimizer) == 4 * (10 + 9)
+
+
+def test_operations_are_counted_from_the_outside() -> None:
+    x = torch.ones(4, 4)
+    assert profile(lambda: nn.functional.linear(x, x) + 1).operations == 2
+
+
+def test_gradients_turn_slowly_and_repeat() -> None:
+    (_, p), *_ = weights = named((60, 40))
+    gradients = Gradients([p for _, p in weights])
+    seen = []
+    for _ in range(7):
+        gradients.advance()
+        assert p.grad is not None
+        seen.append(p.grad.clone())
+        p.grad = None  # as some optimizers do
+    assert torch.equal(seen[0], seen[6]) and torch.equal(seen[2], seen[4])
+    cosine = torch.nn.functional.cosine_similarity(seen[0].flatten(), seen[1].flatten(), dim=0)
+    assert 0.7 < cosine < 0.95
+
+
+def test_gpt2_block_has_the_four_matrices_of_the_issue() -> None:
+    shapes = {tuple(p.shape) for _, p in PROBLEMS["block"].parameters()}
+    assert shapes == {(2304, 768), (768, 768), (3072, 768), (768, 3072)}
+
+
+def test_resnet50_has_its_161_tensors() -> None:
+    assert len(resnet50()) == 161
+
+
+def test_two_optimizers_side_by_side_move_both_halves() -> None:
+    weights = named((4, 4), (4,))
+    for _, p in weights:
+        p.grad = torch.ones_like(p)
+    make = partial(torch.optim.SGD, lr=1.0)
+    several = Several(make([weights[0][1]]), make([weights[1][1]]))
+    several.step()
+    assert all(torch.equal(p, -torch.ones_like(p)) for _, p in weights)
+
+
+@pytest.fixture
+def rows() -> list[dict]:
+    """Two rounds of made-up times on the block."""
+    about = {"problem": "block", "processor": "a core", "torch": "2", "commit": "c", "date": "d"}
+
+    def row(name: str, rank: int | None, *times: float) -> dict:
+        contender = step_time.Contender(lambda: None, name, rank=rank)
+        contender.samples = [step_time.Sample(i, t, t, t) for i, t in enumerate(times)]
+        return {**contender.row(), **about}
+
+    return [
+        row("sketchy_shampoo", 64, 30, 60),
+        row("sketchy_shampoo floor", 64, 20, 40),
+        row("adamw", None, 10, 20),
+        row(step_report.PASS, None, 270, 540),
+    ]
+
+
+def test_ratios_are_taken_round_by_round(rows: list[dict]) -> None:
+    results = step_report.Results(rows)
+    ratio = results.floor("sketchy_shampoo", 64)
+    assert ratio is not None and (ratio.low, ratio.middle, ratio.high) == (1.5, 1.5, 1.5)
+    assert results.share("sketchy_shampoo", 64) == pytest.approx(0.1)
+
+
+def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
+    lines = step_report.markdown(rows).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert len(table) == 2 + len(rows)
+    assert len({line.count("|") for line in table}) == 1
+    assert table[2].startswith(
+        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 45.0 |  | 1.50 | 3.00 | 10.0 % |"
+    )
+
+
+def test_checks_say_yes_and_no(rows: list[dict]) -> None:
+    lines = step_report.checks(rows)
+    assert any("floor: asked ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
+    rows[0]["samples"][0]["cpu"] = 200
+    assert any(
+        "AdamW foreach: asked ≤ 10 / measured 11.50" in line and "NO" in line
+        for line in step_report.checks(rows)
+    )
+
+
+def test_a_new_run_of_a_problem_replaces_its_rows(tmp_path: Path, rows: list[dict]) -> None:
+    path = tmp_path / "new" / "rows.jsonl"
+    step_time.save(path, rows)
+    step_time.save(path, [{**rows[0], "problem": "matrix"}])
+    step_time.save(path, rows[:1])
+    assert [(row["problem"], row["optimizer"]) for row in step_time.load(path)] == [
+        ("matrix", "sketchy_shampoo"),
+        ("block", "sketchy_shampoo"),
+    ]
