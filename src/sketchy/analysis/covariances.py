@@ -1,0 +1,226 @@
+"""What is known of a training run's gradient covariances: kept whole, sketched, or read from an optimizer.
+
+For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core import sketch as core
+from sketchy.core.axes import layout, merge, unfold
+from sketchy.core.linalg import certain, gaussian
+from sketchy.core.moments import weights
+from sketchy.core.sketch import Sketch
+from sketchy.optim.engine import Engine
+from sketchy.optim.plan import Plan
+from sketchy.optim.routing import names_of
+
+_TOO_LARGE = 1e34  # such a gradient is as bad as Inf: its square is beyond float32
+_PROBES = 16  # Gaussian vectors behind a sketch's certified error
+
+Include = Callable[[str, Tensor], bool]  # whether to watch a weight, by name and tensor
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """What is known of the spectra of S covariances C, each d x d.
+
+    With λ the ``eigenvalues``, followed by zeros: λ_i - below <= λ_i(C) <= λ_i + above for all i <= d. Of a
+    sketch B Bᵀ that is Weyl's inequality for 0 ⪯ C - B Bᵀ ⪯ above I, its certified error, and below is 0
+    (up to rounding, as B Bᵀ ⪯ C is).
+    """
+
+    dim: int  # d
+    eigenvalues: Tensor  # λ, (S, l), descending
+    escaped_mass: Tensor  # ρ, (S,)
+    below: Tensor  # (S,)
+    above: Tensor  # (S,)
+    trace: Tensor | None = None  # tr C, (S,), where it is known
+
+    @property
+    def exact(self) -> bool:
+        """Whether all eigenvalues are there."""
+        return self.eigenvalues.shape[-1] == self.dim
+
+    def top_share(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ_{i <= k} λ_i(C) / tr C: a lower bound, an estimate and an upper bound, (S,) each; NaN for C = 0.
+
+        Let K be the leading sum and N that of the others, T = K + N the trace. By Weyl,
+
+            K >= Σ_{i <= k} (λ_i - below)₊       K <= Σ_{i <= k} λ_i + k above
+            N >= Σ_{i > k} (λ_i - below)₊        N <= Σ_{i > k} λ_i + (d - k) above
+
+        and each of them tightens the others through T, where it is known. K / (K + N) rises with K and falls
+        with N, so that its bounds are at the corners; and the k largest of d hold k / d at least. Where T is
+        not known, T >= Σ λ + l ρ, since l directions lose what escapes.
+
+        The estimate gives back to each direction what escaped: (Σ_{i <= k} λ_i + k ρ) / T, T being tr C or
+        else Σ λ + d ρ, moved into the bounds. At full rank it is exact.
+        """
+        lam, rho, rest = self.eigenvalues, self.escaped_mass, self.dim - k
+        lowered = (lam - self.below.unsqueeze(-1)).clamp(min=0)
+        (K, N), (K_low, N_low) = ((x[..., :k].sum(-1), x[..., k:].sum(-1)) for x in (lam, lowered))
+        K_high, N_high = K + k * self.above, N + rest * self.above
+        T_low = K_low + N_low + lam.shape[-1] * rho if self.trace is None else self.trace
+        T_high = K_high + N_high if self.trace is None else self.trace
+        K_low, K_high = torch.maximum(K_low, T_low - N_high), torch.minimum(K_high, T_high - N_low)
+        low = (K_low / torch.minimum(K_low + N_high, T_high)).clamp(min=k / self.dim, max=1.0)
+        high = torch.maximum(low, (K_high / torch.maximum(K_high + N_low, T_low)).clamp(max=1.0))
+        trace = K + N + self.dim * rho if self.trace is None else self.trace
+        return low, torch.clamp((K + k * rho) / trace, low, high), high
+
+    def intrinsic_dimension(self) -> tuple[Tensor, Tensor, Tensor]:
+        """tr C / λ_max(C), between 1 and d: a lower bound, an estimate and an upper bound, (S,) each."""
+        low, estimate, high = self.top_share(1)
+        return 1 / high, 1 / estimate, 1 / low
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One axis of one weight."""
+
+    parameter: str
+    axis: str
+    covariance: Covariance  # of its blocks
+    skipped: Tensor  # (): gradients that were not finite
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `Gradients` keeps covariances."""
+
+    beta2: float
+    exact_up_to: int  # the longest axis that is kept whole
+    rank: int  # of the sketches of longer ones
+    block_size: int | None
+
+
+class Gradients:
+    """Covariances kept from the gradients of any optimizer."""
+
+    def __init__(self, settings: Settings, include: Include | None) -> None:
+        self._settings, self._include = settings, include
+        self._weights: dict[Tensor, _Weight | None] = {}  # None: not watched
+
+    def observe(self, name: str, p: Tensor) -> None:
+        if p.grad is None:
+            return
+        if p not in self._weights:
+            watched = _is_matrix(p) and (self._include is None or self._include(name, p))
+            self._weights[p] = _Weight(p, self._settings) if watched else None
+        weight = self._weights[p]
+        if weight is not None:
+            with torch.autocast(p.device.type, enabled=False):
+                weight.observe_(p.grad.to_dense())
+
+    def readings(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Reading]:
+        for name, p in parameters:
+            weight = self._weights.get(p)
+            if weight is not None:
+                yield from weight.readings(name)
+
+
+class States:
+    """Covariances as one of our optimizers keeps them."""
+
+    def __init__(self, optimizer: Engine, include: Include | None) -> None:
+        self._optimizer, self._include = optimizer, include
+
+    def observe(self, name: str, p: Tensor) -> None:
+        """The optimizer has done it."""
+
+    def readings(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Reading]:
+        names = names_of(self._optimizer.param_groups)
+        groups = {p: group for group in self._optimizer.param_groups for p in group["params"]}
+        for name, p in parameters:
+            state = self._optimizer.state.get(p)
+            if not state or not (self._include is None or self._include(name, p)):
+                continue
+            plan = self._optimizer._plan(groups[p], p, names.get(p))
+            trace = _trace(state, plan, groups[p])
+            for axis in plan.axes:
+                if axis is None:
+                    continue
+                lam, rho, bound = (
+                    state[f"{axis.name}_{field}"] for field in ("eigenvalues", "escaped_mass", "error_bound")
+                )
+                below = bound if axis.dense else torch.zeros_like(bound)  # rounding goes both ways
+                yield Reading(
+                    name, axis.name, Covariance(axis.dim, lam, rho, below, bound, trace), state["skipped"]
+                )
+
+
+class _Weight:
+    """L and R of one weight's blocks, with the trace that they share."""
+
+    def __init__(self, p: Tensor, settings: Settings) -> None:
+        self.settings = settings
+        self.layout = layout(tuple(p.shape), merge_dims=None, block_size=settings.block_size)
+        count, device = self.layout.count, p.device
+        self.work = torch.float64 if p.dtype == torch.float64 else torch.float32
+        self.trace = torch.zeros(count, dtype=torch.float64, device=device)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self.seen = 0
+        self.factors: list[Tensor | Sketch] = [
+            torch.zeros(count, dim, dim, dtype=torch.float64, device=device)
+            if dim <= max(settings.exact_up_to, settings.rank)
+            else core.empty(dim, settings.rank, batch=(count,), dtype=self.work, device=device)
+            for dim in self.layout.block
+        ]
+
+    def observe_(self, gradient: Tensor) -> None:
+        """Fold a gradient in; one that is not finite changes nothing but a counter. Reads no value."""
+        G = self.layout.split(gradient.unsqueeze(0).to(self.work))
+        good = torch.linalg.vector_norm(G, torch.inf) < _TOO_LARGE  # no NaN is
+        G = torch.where(good, G, 0.0)
+        decay = 1 - (1 - self.settings.beta2) * good.double()
+        norm = torch.linalg.vector_norm(G, dim=(-2, -1), dtype=torch.float64)
+        self.trace = decay * self.trace + norm.square()
+        for i, factor in enumerate(self.factors):
+            A = unfold(G, i)
+            if isinstance(factor, Tensor):
+                A = A.double()
+                factor.mul_(decay).baddbmm_(A, A.mT)
+            else:
+                self.factors[i] = self._fold(factor, A, good)
+        self.skipped += ~good
+        self.seen += 1
+
+    def _fold(self, sketch: Sketch, A: Tensor, good: Tensor) -> Sketch:
+        probes = gaussian(_PROBES, sketch.dim, seed=self.seen, like=sketch.basis)
+        new = core.update(sketch, A, beta2=self.settings.beta2, solver="subspace", probes=probes)
+        if certain(good):
+            return new
+        return Sketch(*(torch.where(good, vars(new)[name], vars(sketch)[name]) for name in vars(new)))
+
+    def readings(self, name: str) -> Iterator[Reading]:
+        for axis, factor in zip(("left", "right"), self.factors, strict=True):
+            if isinstance(factor, Tensor):
+                lam = torch.linalg.eigvalsh(factor).flip(-1).clamp(min=0)
+                zero = torch.zeros_like(self.trace)
+                known = Covariance(lam.shape[-1], lam, zero, zero, zero, lam.sum(-1))
+            else:
+                lam, rho, bound = factor.eigenvalues, factor.escaped_mass, factor.error_bound
+                known = Covariance(factor.dim, lam, rho, torch.zeros_like(bound), bound, self.trace)
+            yield Reading(name, axis, known, self.skipped)
+
+
+def _is_matrix(p: Tensor) -> bool:
+    return p.numel() > 0 and not p.is_complex() and len(merge(tuple(p.shape), None)) == 2
+
+
+def _trace(state: Mapping[str, Any], plan: Plan, group: Mapping[str, Any]) -> Tensor | None:
+    """tr L = tr R = Σ β₂^(t-i) ‖G_i‖², (S,), where an optimizer's state tells it, up to rounding.
+
+    The row sums of the factored graft are those of the same sum, unless sketches skip steps; and a factor
+    that is kept whole knows it.
+    """
+    beta2 = group["betas"][1]
+    if "row_moment" in plan.state and group["update_every"] == 1:
+        return state["row_moment"].sum(-1) / weights(beta2)[1]
+    whole = [axis for axis in plan.axes if axis is not None and axis.dense]
+    return state[f"{whole[0].name}_eigenvalues"].sum(-1) if whole else None
