@@ -56,9 +56,7 @@ def of_factory(address: str) -> Weights:
     """The parameters of what ``package.module:factory`` builds, on the meta device: without memory."""
     module_name, _, attribute = address.partition(":")
     if not module_name or not attribute:
-        raise ValueError(
-            f"model={address!r}: must be package.module:factory, such as torchvision.models:vgg11"
-        )
+        raise ValueError(f"model={address!r}: must be package.module:function")
     sys.path.insert(0, str(Path.cwd()))  # a file beside the user is a module, too
     try:
         factory: Any = importlib.import_module(module_name)
@@ -134,7 +132,8 @@ def _of_safetensors(path: Path) -> Weights:
 def _of_state_dict(path: Path) -> Weights:
     path.open("rb").close()  # torch words a missing file in its own way
     try:
-        content = torch.load(path, map_location="meta", weights_only=True, mmap=True)
+        # mapped, not read; on the meta device, tied weights could not be told from equal shapes
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise ValueError(
             f"file={str(path)!r}: torch.load(weights_only=True) can't read it: {_told(error)}"

@@ -1,0 +1,234 @@
+"""`sketchy memory` as a person and as a program use it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tyro")
+pytest.importorskip("matplotlib")
+
+from torch import nn
+
+from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.analysis.memory import SOAP_LONGEST
+from sketchy.cli.memory import memory
+from sketchy.cli.memory_report import parse_bytes
+
+SHAPES = ("300x200", "200x200", "200x200", "50257x20", "300")
+SMALL = "memory_command_models"
+
+
+def mistake(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
+    """What the command says of a mistake: one line, exit status 2, nothing on standard output."""
+    with pytest.raises(SystemExit) as stop:
+        memory(**options)
+    said = capsys.readouterr()
+    assert stop.value.code == 2 and said.out == ""
+    assert said.err.startswith("sketchy memory: ") and said.err.count("\n") == 1
+    return said.err.removeprefix("sketchy memory: ").strip()
+
+
+def found(capsys: pytest.CaptureFixture[str], **options: Any) -> Any:
+    memory(**options, json=True)
+    return json.loads(capsys.readouterr().out)
+
+
+def of(result: Any, optimizer: str, rank: int | None = None) -> Any:
+    return next(r for r in result["optimizers"] if (r["optimizer"], r["rank"]) == (optimizer, rank))
+
+
+# ---- published models, by independent arithmetic
+
+
+def gpt2_xl() -> list[tuple[int, ...]]:
+    width, layers = 1600, 48
+    matrices = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
+    vectors = [(3 * width,), (width,), (4 * width,), (width,), *[(width,)] * 4]  # biases; two layer norms
+    return [(50257, width), (1024, width), *(matrices + vectors) * layers, (width,), (width,)]
+
+
+def llama2_7b() -> list[tuple[int, ...]]:
+    width, hidden, layers = 4096, 11008, 32
+    block = [(width, width)] * 4 + [(hidden, width), (hidden, width), (width, hidden), (width,), (width,)]
+    return [(32000, width), *block * layers, (width,), (32000, width)]
+
+
+@pytest.mark.parametrize("published", [gpt2_xl, llama2_7b])
+def test_a_published_model_takes_under_5_seconds_and_a_gibibyte_and_its_totals_are_the_formulas(
+    published: Any, tmp_path: Path
+) -> None:
+    address = f"sketchy.experiments.architectures:{published.__name__}"
+    command = [sys.executable, "-c", "from sketchy.cli import main; main()"]
+    with (tmp_path / "out.json").open("w") as out:
+        process = subprocess.Popen([*command, "memory", "--model", address, "--json"], stdout=out)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert used.ru_utime + used.ru_stime < 5  # of work: others may have the machine meanwhile
+    assert used.ru_maxrss < (1 << 30) / (1 if sys.platform == "darwin" else 1 << 10)
+
+    result = json.loads((tmp_path / "out.json").read_text())
+    adamw = soap = 0
+    for shape in published():
+        m, n = (*shape, 1)[:2]
+        adamw += 4 * (2 * m * n) + 4
+        soap += 4 * (2 * m * n) + 4
+        if len(shape) == 2:
+            soap += 4 * sum(2 * side**2 for side in shape if side <= SOAP_LONGEST)
+    assert of(result, "AdamW")["bytes"] == adamw
+    assert of(result, "SOAP")["bytes"] == soap
+    assert result["tensors"] == len(published())
+
+
+# ---- what is printed
+
+
+def test_the_tables_name_every_optimizer_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    memory(shape=SHAPES, ranks=(4, 32), budget="12MiB")
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if "AdamW" in line)
+    assert row.split() == ["AdamW", "1.07", "MiB", "7.67", "MiB", "2.35", "KiB", "8.74", "MiB", "2"]
+    for label in (
+        "SGD",
+        "Adafactor",
+        "Shampoo",
+        "SOAP",
+        "GGT",
+        "SketchyShampoo, rank 32",
+        "SketchySOAP, rank 4",
+    ):
+        assert any(line.strip().startswith(label) for line in lines), label
+    assert any(line.split() == ["300x200", "1", "300", "(exact)", "300", "(exact)"] for line in lines)
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_json_is_alone_and_its_parts_sum_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = found(capsys, shape=SHAPES, ranks=(4, 32, 4), plot=tmp_path / "new" / "memory.png")
+    assert (tmp_path / "new" / "memory.png").read_bytes().startswith(b"\x89PNG")
+    assert result["weights"] == 300 * 200 + 2 * 200 * 200 + 50257 * 20 + 300
+    assert sum(group["tensors"] for group in result["groups"].values()) == result["tensors"] == 5
+    for row in result["optimizers"]:
+        assert row["bytes"] == sum(row["groups"].values())
+        assert row["bytes"] == row["momentum"] + row["second_moment"] + row["other"]
+        assert row["floats_per_weight"] == row["bytes"] / 4 / result["weights"]
+    assert [r["rank"] for r in result["optimizers"] if r["optimizer"] == "SketchySOAP"] == [4, 32]
+
+
+def test_dtypes_of_weights_and_of_momentum_count(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, half, light = (
+        found(capsys, shape=("300x200",), ranks=(8,), **options)
+        for options in ({}, {"dtype": "bfloat16"}, {"momentum_dtype": "bfloat16"})
+    )
+    assert of(half, "AdamW")["bytes"] - 4 == (of(plain, "AdamW")["bytes"] - 4) / 2
+    assert of(half, "SketchyShampoo", 8)["bytes"] == of(plain, "SketchyShampoo", 8)["bytes"]
+    assert of(light, "SketchyShampoo", 8)["momentum"] == of(plain, "SketchyShampoo", 8)["momentum"] / 2
+
+
+def test_a_planned_budget_is_what_the_optimizer_then_holds(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{SMALL}.py").write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(nn.Embedding(50, 24), nn.Linear(24, 90), nn.Linear(90, 88))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = found(capsys, model=f"{SMALL}:net", budget="75kB")["budget"]
+    assert result["bytes"] == 75_000
+    model: nn.Module = sys.modules[SMALL].net()
+    named = dict(model.named_parameters())
+    for optimizer, planned in zip((SketchyShampoo, SketchySOAP), result["optimizers"], strict=True):
+        groups = [
+            {
+                "params": [(name, named[name]) for name in group["names"]],
+                **{key: value for key, value in group.items() if key != "names"},
+            }
+            for group in planned["plan"]
+        ]
+        assert optimizer(groups).report().bytes == planned["plan_bytes"] <= 75_000
+        uniform = [{**group, "rank": planned["rank"]} for group in groups]
+        assert optimizer(uniform).report().bytes == planned["bytes"] <= 75_000
+
+
+def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    memory(shape=("300",), budget="1MiB")
+    assert "none is sketched" in capsys.readouterr().out
+
+
+# ---- mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "there are no weights to count; give --shape 4096x1024, --model or --file"),
+        ({"shape": ("4096*4",)}, "shape='4096*4': must be whole numbers joined by x, such as 4096x1024"),
+        ({"shape": ("0x4",)}, "there are no weights to count; give --shape 4096x1024, --model or --file"),
+        ({"shape": ("9x9",), "ranks": ()}, "ranks is empty: give at least one rank, such as --ranks 16 64"),
+        ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2"),
+        (
+            {"shape": ("9x9",), "budget": "8"},
+            "budget='8': must be a number with a unit, such as 8GiB or 500MB",
+        ),
+        (
+            {"shape": ("1024x1024",), "budget": "4MiB"},
+            "budget='4MiB': SketchyShampoo needs at least 4.03 MiB for these weights, at rank 2;"
+            " 4.00 MiB of it is momentum",
+        ),
+        ({"shape": ("9x9",), "plot": Path("memory.pdf")}, "plot='memory.pdf': must end in .png"),
+        (
+            {"shape": ("9",), "plot": Path("memory.png")},
+            "plot='memory.png': these weights are vectors or embeddings; the figure is of matrices",
+        ),
+        ({"model": "no_such.thing:f"}, "model='no_such.thing:f': there is no module no_such"),
+        ({"file": (Path("none.pt"),)}, "[Errno 2] No such file or directory: 'none.pt'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_status_2(
+    capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: str
+) -> None:
+    assert mistake(capsys, **options) == said
+
+
+def test_a_weight_given_twice_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    import torch
+
+    torch.save({"a": torch.ones(2, 2)}, tmp_path / "x.pt")
+    file = tmp_path / "x.pt"
+    assert mistake(capsys, file=(file, file)) == ("weight 'a' is in two of the inputs; give each weight once")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GiB", 8 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 tib", 3 << 39),
+        ("12b", 12),
+        ("3KB", 3000),
+        ("2kib", 2048),
+    ],
+)
+def test_sizes_with_units_are_read(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "8G", "1e3MB", "nan B"])
+def test_sizes_that_are_none_are_told(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a number with a unit"):
+        parse_bytes(text)
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from sketchy.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["sketchy", "memory", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 0
+    assert "Example: sketchy memory --model" in capsys.readouterr().out
