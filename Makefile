@@ -25,9 +25,11 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/installed-dev  ## nothing else should be running
+bench: $(VENV)/installed-galore  ## nothing else should be running
 	$(BIN)/python -m benchmarks.fd
 	$(BIN)/python -m benchmarks.oco
+	$(BIN)/python -m benchmarks.step_time
+	$(BIN)/python -m benchmarks.scaling
 
 docs: $(VENV)/installed-docs  ## site/index.html
 	$(BIN)/mkdocs build --strict
@@ -42,6 +44,11 @@ $(BIN)/python:
 $(VENV)/installed-torch: constraints.txt | $(BIN)/python
 	@echo "Installing torch into $(VENV) ..."
 	$(PIP) install --constraint constraints.txt torch
+	@touch $@
+
+# transformers and bitsandbytes, which it requires, play no part in its AdamW
+$(VENV)/installed-galore: $(VENV)/installed-bench
+	$(PIP) install --constraint constraints.txt --no-deps galore-torch
 	@touch $@
 
 $(VENV)/installed-%: pyproject.toml constraints.txt $(VENV)/installed-torch
