@@ -14,12 +14,14 @@ pytest.importorskip("matplotlib")
 
 from torch import nn
 
+import sketchy
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.memory import SOAP_LONGEST
 from sketchy.cli.memory import memory
 from sketchy.cli.memory_report import parse_bytes
 
 SHAPES = ("300x200", "200x200", "200x200", "50257x20", "300")
+PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 SMALL = "memory_command_models"
 
 
@@ -138,21 +140,18 @@ def test_a_planned_budget_is_what_the_optimizer_then_holds(
         "    return nn.Sequential(nn.Embedding(50, 24), nn.Linear(24, 90), nn.Linear(90, 88))\n"
     )
     monkeypatch.chdir(tmp_path)
-    result = found(capsys, model=f"{SMALL}:net", budget="75kB")["budget"]
-    assert result["bytes"] == 75_000
+    memory(model=f"{SMALL}:net", budget="75kB", json=True)
+    text = capsys.readouterr().out
+    budget = json.loads(text)["budget"]
+    assert budget["bytes"] == 75_000
     model: nn.Module = sys.modules[SMALL].net()
-    named = dict(model.named_parameters())
-    for optimizer, planned in zip((SketchyShampoo, SketchySOAP), result["optimizers"], strict=True):
-        groups = [
-            {
-                "params": [(name, named[name]) for name in group["names"]],
-                **{key: value for key, value in group.items() if key != "names"},
-            }
-            for group in planned["plan"]
-        ]
-        assert optimizer(groups).report().bytes == planned["plan_bytes"] <= 75_000
-        uniform = [{**group, "rank": planned["rank"]} for group in groups]
-        assert optimizer(uniform).report().bytes == planned["bytes"] <= 75_000
+    known: dict[str, Any] = {"json": json, "sketchy": sketchy, "model": model, "text": text}
+    exec(PAGE.split("```python\n")[1].split("```")[0], known)  # as the page tells to use a plan
+    assert known["optimizer"].report().bytes == budget["optimizers"][0]["plan_bytes"] <= 75_000
+    assert len({group["rank"] for group in known["groups"] if group["path"] == "sketch"}) == 2
+    for optimizer, planned in zip((SketchyShampoo, SketchySOAP), budget["optimizers"], strict=True):
+        alike = optimizer(sketchy.param_groups(model), rank=planned["rank"])
+        assert alike.report().bytes == planned["bytes"] <= 75_000
 
 
 def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +177,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         (
             {"shape": ("1024x1024",), "budget": "4MiB"},
             "budget='4MiB': SketchyShampoo needs at least 4.03 MiB for these weights, at rank 2;"
-            " 4.00 MiB of it is momentum",
+            " 4.00 MiB of it is momentum, which --momentum-dtype bfloat16 halves",
         ),
         ({"shape": ("9x9",), "plot": Path("memory.pdf")}, "plot='memory.pdf': must end in .png"),
         (
@@ -222,6 +221,18 @@ def test_sizes_with_units_are_read(text: str, size: int) -> None:
 def test_sizes_that_are_none_are_told(text: str) -> None:
     with pytest.raises(ValueError, match="must be a number with a unit"):
         parse_bytes(text)
+
+
+def test_the_page_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = PAGE.split("```text\n$ ")[1].split("```")[0]
+    command, *lines = shown.splitlines()
+    assert command == "sketchy memory --model sketchy.experiments.architectures:gpt2_xl --budget 8GiB"
+    monkeypatch.setenv("COLUMNS", "80")
+    memory(model="sketchy.experiments.architectures:gpt2_xl", budget="8GiB")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.rstrip() for line in printed] == [line.rstrip() for line in lines]
 
 
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

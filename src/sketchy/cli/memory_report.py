@@ -85,7 +85,8 @@ class Report:
                 for optimizer in (SketchyShampoo, SketchySOAP):
                     self.fits.append(fit(optimizer, list(weights.values()), self.budget, **options))
             except ValueError as error:
-                raise ValueError(f"budget={budget!r}: {error}") from None
+                hint = "" if options.get("momentum_dtype") else ", which --momentum-dtype bfloat16 halves"
+                raise ValueError(f"budget={budget!r}: {error}{hint}") from None
 
     def floats_per_weight(self, size: int) -> float:
         return size / 4 / self.count
