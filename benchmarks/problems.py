@@ -77,9 +77,11 @@ def _matrix(width: int) -> nn.Module:
     return nn.Linear(width, width, bias=False)
 
 
-def _texts(model: nn.Module) -> Callable[[], object]:
+def _texts(model: GPT) -> Callable[[], object]:
     """Forward and backward of a language model."""
-    ids = torch.randint(VOCABULARY, (TOKENS // LENGTH, LENGTH), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        model.embed.num_embeddings, (TOKENS // LENGTH, LENGTH), generator=torch.Generator().manual_seed(0)
+    )
 
     def run() -> object:
         model.zero_grad()
@@ -113,10 +115,10 @@ def _layer(width: int, *, matrices_only: bool = False) -> Problem:
     )
 
 
-def transformer(layers: int, width: int = 256) -> Problem:
-    build = partial(GPT, VOCABULARY, width=width, layers=layers, heads=width // 64, context=LENGTH)
+def transformer(layers: int, width: int = 256, vocabulary: int = VOCABULARY) -> Problem:
+    build = partial(GPT, vocabulary, width=width, layers=layers, heads=width // 64, context=LENGTH)
     return Problem(
-        f"{layers}-layer transformer of width {width}, vocabulary of {VOCABULARY}: all its weights",
+        f"{layers}-layer transformer of width {width}, vocabulary of {vocabulary}: all its weights",
         lambda: _named(build),
         lambda: _texts(build()),
     )

@@ -1,0 +1,164 @@
+"""How the cost of a step and the memory of its state grow with m, n, the rank and the number of layers.
+
+    python -m benchmarks.scaling [--rounds N] [--optimizers ...] [--quick]
+
+One size is changed at a time; the slope of log cost against log size is the exponent: 1 is linear. Pinned to
+one core, CPU time. Rows go to benchmarks/results/scaling.jsonl.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.optimizers import OPTIMIZERS
+from benchmarks.problems import Gradients, Problem, matrix, transformer
+from benchmarks.step_report import quartiles
+from benchmarks.step_time import Contender, contender, machine, pin
+from benchmarks.step_time import Options as StepOptions
+from benchmarks.timing import Times, exponent
+from sketchy.cli.mistakes import user_mistakes
+
+RESULTS = Path(__file__).parent / "results" / "scaling.jsonl"
+Row = dict[str, Any]
+QUICK = Path("runs/quick/scaling.jsonl")
+SIDE, RANK = 1024, 64  # of what stays as it is
+WIDTH, VOCABULARY = 128, 256  # of the transformer; few words, or their weights hide the layers'
+SIZES = {
+    "m": (512, 1024, 2048, 4096),
+    "n": (512, 1024, 2048, 4096),
+    "rank": (16, 32, 64, 128, 256),
+    "layers": (2, 4, 8, 16),
+}
+FEWER = 3  # sizes of each, when it has to be quick
+
+
+@dataclass(frozen=True)
+class Options:
+    """Fit how a step's cost and memory grow."""
+
+    optimizers: tuple[str, ...] = ("sketchy_shampoo", "sketchy_soap", "adamw")
+    """Whose steps."""
+    rounds: int = 7
+    """Interleaved rounds."""
+    quick: bool = False
+    """Fewer sizes and rounds; rows go to runs/quick."""
+    out: Path | None = None
+    """Where the rows are kept."""
+
+
+def problem(variable: str, size: int) -> Problem:
+    """One weight, or a transformer, with one size changed."""
+    if variable == "layers":
+        return transformer(size, WIDTH, VOCABULARY)
+    return matrix(size if variable == "m" else SIDE, size if variable == "n" else SIDE)
+
+
+def contenders(variable: str, sizes: Sequence[int], options: Options) -> Iterator[tuple[int, Contender]]:
+    """Everyone at every size."""
+    steps = StepOptions(profile=variable == "layers")
+    for size in sizes:
+        named = problem(variable, size).parameters()
+        gradients = Gradients(p for _, p in named)
+        for name in options.optimizers:
+            ranked = OPTIMIZERS[name].ranked
+            if variable != "rank" or ranked:
+                rank = (size if variable == "rank" else RANK) if ranked else None
+                yield size, contender(name, rank, named, gradients, steps)
+
+
+def measure(variable: str, sizes: Sequence[int], options: Options, progress: Progress) -> list[Row]:
+    """Rows of all sizes of one variable, timed in the same rounds."""
+    everyone = list(contenders(variable, sizes, options))
+    bar = progress.add_task(f"growth with {variable}", total=options.rounds * len(everyone))
+    for round in range(options.rounds):
+        for _, c in everyone:
+            if c.error is None:
+                c.sample(round)
+            progress.advance(bar)
+    progress.remove_task(bar)
+    return [{"variable": variable, "size": size, **c.row()} for size, c in everyone]
+
+
+def fits(rows: Sequence[Row]) -> Iterator[list[str]]:
+    """A line for each variable and optimizer: its sizes, costs, bytes, and their exponents."""
+    for variable in dict.fromkeys(row["variable"] for row in rows):
+        for name in dict.fromkeys(row["optimizer"] for row in rows if row["variable"] == variable):
+            own = [row for row in rows if (row["variable"], row["optimizer"]) == (variable, name)]
+            if failed := [row["error"] for row in own if row["error"] is not None]:
+                yield [variable, name, failed[0], "", "", "", "", "", ""]
+                continue
+            sizes = [row["size"] for row in own]
+            times = [Times([s["cpu"] for s in row["samples"]]) for row in own]
+            bytes_ = [row["state_bytes"] for row in own]
+            operations = [row["profile"]["operations"] for row in own if row["profile"]]
+            yield [
+                variable,
+                name,
+                ", ".join(map(str, sizes)),
+                ", ".join(f"{t.median:.1f}" for t in times),
+                f"{exponent(sizes, times):.2f}",
+                f"{exponent(sizes[-2:], times[-2:]):.2f}",
+                ", ".join(f"{b / 1e6:.2f}" for b in bytes_),
+                f"{exponent(sizes, [Times([b]) for b in bytes_]):.2f}",
+                ", ".join(map(str, operations)),
+            ]
+
+
+COLUMNS = (
+    "in", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
+    "operations",
+)  # fmt: skip
+
+
+def shown(rows: Sequence[Row]) -> Table:
+    title = f"growth of a step; else one {SIDE} x {SIDE} weight, rank {RANK}; layers: width {WIDTH}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, no_wrap=column == "optimizer")
+    for line in fits(rows):
+        table.add_row(*line)
+    return table
+
+
+def spread(rows: Sequence[Row]) -> float:
+    """The widest quartiles beside their median: how far to trust the fits."""
+    widest = 0.0
+    for row in rows:
+        if row["error"] is None:
+            low, middle, high = quartiles([s["cpu"] for s in row["samples"]])
+            widest = max(widest, (high - low) / middle)
+    return widest
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.scaling", args=arguments)
+    with user_mistakes("benchmarks.scaling"):
+        if unknown := [name for name in options.optimizers if name not in OPTIMIZERS]:
+            raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(OPTIMIZERS)}")
+        if options.rounds < 1:
+            raise ValueError(f"rounds={options.rounds}: must be at least 1")
+    if options.quick:
+        options = Options(options.optimizers, rounds=3, quick=True, out=options.out)
+    pin()
+    console, rows = Console(width=170), []
+    with Progress(console=console) as progress:
+        for variable, sizes in SIZES.items():
+            rows += measure(variable, sizes[:FEWER] if options.quick else sizes, options, progress)
+    path = options.out or (QUICK if options.quick else RESULTS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = machine()
+    path.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))
+    console.print(shown(rows))
+    console.print(f"the widest quartiles are {100 * spread(rows):.0f} % of their median apart; rows: {path}")
+
+
+if __name__ == "__main__":
+    main()
