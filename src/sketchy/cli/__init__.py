@@ -14,6 +14,7 @@ def main() -> None:
         from sketchy.cli.memory import memory
         from sketchy.cli.oco import oco
         from sketchy.cli.sketch import sketch
+        from sketchy.cli.spectra import spectra
     except ImportError as error:
         raise SystemExit(
             f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it"
@@ -23,6 +24,7 @@ def main() -> None:
         "demo": demo,
         "memory": memory,
         "sketch": sketch,
+        "spectra": spectra,
         "oco": oco,
         "counterexample": counterexample,
     }

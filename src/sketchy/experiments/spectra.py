@@ -1,0 +1,207 @@
+"""The paper's spectral analysis: a training run watched and drawn, and a control with Gaussian gradients."""
+
+import io
+import math
+import textwrap
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import nn
+from torch.optim import Optimizer
+
+from sketchy.analysis.spectra import Spectrum, SpectrumMonitor
+from sketchy.experiments.comparison import contenders
+from sketchy.experiments.plot import COLOURS
+from sketchy.experiments.tasks import Task
+from sketchy.experiments.training import Record, running
+from sketchy.optim.engine import Engine
+
+Value = Literal["share", "intrinsic_dimension"]
+BOUNDS = {"share": ("share_low", "share_high"), "intrinsic_dimension": ("intrinsic_low", "intrinsic_high")}
+LETTERS = {"left": "L", "right": "R"}
+
+# ---- the training run
+
+
+def watch(
+    task: Task,
+    optimizer: str,
+    path: Path,
+    *,
+    rate: float,
+    rank: int = 64,
+    top: int | float = 0.25,
+    steps: int | None = None,
+    every: int | None = None,
+    seed: int = 0,
+    tensorboard: Path | None = None,
+) -> Generator[Record, None, None]:
+    """Train with one of `comparison.contenders` and write the spectra to ``path``; yields after each step.
+
+    Of our optimizers the covariances are those of their states; of AdamW they are kept beside it. ``every``:
+    steps between two recordings, such that there are forty if not given.
+    """
+    makers = contenders(rank)
+    if optimizer not in makers:
+        raise ValueError(f"optimizer={optimizer!r}: must be one of {', '.join(makers)}")
+    total = task.steps if steps is None else steps
+    every = max(1, total // 40) if every is None else every
+    with ExitStack() as stack:
+
+        def make(model: nn.Module) -> Optimizer:
+            made = makers[optimizer](model, rate)
+            source = made if isinstance(made, Engine) else model
+            monitor = SpectrumMonitor(
+                source, every, path, top=top, exact_up_to=1024, rank=rank, tensorboard=tensorboard
+            )
+            path.write_bytes(b"")  # lines are appended, and those there would be another run's
+            stack.enter_context(monitor)
+            return made
+
+        yield from running(task, make, steps=steps, seed=seed)
+
+
+# ---- over the weights, and drawn
+
+
+@dataclass(frozen=True)
+class Band:
+    """One of the two numbers at one step, over all weights and blocks.
+
+    The quartiles are those of the certified bounds: of the lower bounds below, of the upper ones above. Where
+    spectra are exact that is the interquartile range; where they are sketched it contains the true one.
+    """
+
+    axis: str
+    step: int
+    covariances: int
+    median: float
+    mean: float  # what the paper draws
+    first_quartile: float
+    third_quartile: float
+
+
+def bands(records: Sequence[Spectrum], value: Value) -> list[Band]:
+    """By axis and step; covariances without mass are left out."""
+    groups: dict[tuple[str, int], list[Spectrum]] = {}
+    for record in records:
+        if getattr(record, value) is not None:
+            groups.setdefault((record.axis, record.step), []).append(record)
+    found = []
+    for (axis, step), group in sorted(groups.items()):
+        middle, low, high = (
+            np.array([getattr(record, name) for record in group]) for name in (value, *BOUNDS[value])
+        )
+        first, third = float(np.quantile(low, 0.25)), float(np.quantile(high, 0.75))
+        found.append(
+            Band(axis, step, len(group), float(np.median(middle)), float(middle.mean()), first, third)
+        )
+    return found
+
+
+def describe(records: Sequence[Spectrum], value: Value) -> str:
+    """What is drawn: k and d, and how much of it is known exactly."""
+    tops = sorted({(record.top, record.dim) for record in records})
+    some = ", ".join(f"{k} of {d}" for k, d in tops[:3]) + (", ..." if len(tops) > 3 else "")
+    sketched = {(r.parameter, r.block, r.axis) for r in records if r.rank < r.dim}
+    every = {(r.parameter, r.block, r.axis) for r in records}
+    exact = "all exact" if not sketched else f"{len(sketched)} sketched, with certified bounds"
+    what = f"mass in the top k ({some})" if value == "share" else "intrinsic dimension tr C / λ_max"
+    return f"{what}; {len(every)} covariances, {exact}"
+
+
+def picture(records: Sequence[Spectrum], value: Value, *, title: str) -> bytes:
+    """One of the two figures, as PNG: the median over weights with the quartiles, one colour an axis."""
+    figure = Figure(figsize=(7.2, 4.6), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(textwrap.fill(f"{title}: {describe(records, value)}", 100), fontsize=10, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    shown = bands(records, value)
+    for axis, colour in zip(dict.fromkeys(band.axis for band in shown), COLOURS, strict=False):
+        mine = [band for band in shown if band.axis == axis]
+        steps = [band.step for band in mine]
+        name = LETTERS.get(axis, axis)
+        axes.fill_between(
+            steps,
+            [band.first_quartile for band in mine],
+            [band.third_quartile for band in mine],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
+        axes.plot(steps, [b.median for b in mine], color=colour, label=f"{name}: median, quartiles")
+        axes.plot(steps, [b.mean for b in mine], color=colour, linestyle=":", label=f"{name}: mean")
+    axes.set_xlabel("step")
+    axes.set_ylabel("share of the mass" if value == "share" else "intrinsic dimension")
+    axes.set_ylim(bottom=0)
+    if value == "share":
+        axes.set_ylim(0, 1.02)
+    if shown:
+        axes.legend(frameon=False, ncols=2)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", metadata={"Software": None})
+    return content.getvalue()
+
+
+# ---- the control experiment
+
+DIM, DRAWS, BETA2, TRIALS = 1024, 10_000, 0.999, 20
+PUBLISHED = {1: (324.63, 0.52), 64: (862.13, 0.25)}  # columns → mean and standard error
+_COLUMNS = 4096  # multiplied at once
+_PARTS = 4  # row blocks of the product; what lies below its diagonal is not computed
+
+
+@dataclass(frozen=True)
+class Control:
+    """The intrinsic dimension of Gaussian covariances, beside the paper's."""
+
+    columns: int  # the paper's d
+    trials: int
+    mean: float
+    standard_error: float
+    paper_mean: float
+    paper_standard_error: float
+
+    @property
+    def distance(self) -> float:
+        """Between the two means, in standard errors of their difference."""
+        return abs(self.mean - self.paper_mean) / math.hypot(self.standard_error, self.paper_standard_error)
+
+    @property
+    def agrees(self) -> bool:
+        return self.distance <= 3
+
+
+def control(columns: int, values: Sequence[float]) -> Control:
+    """The values of all trials, summed up."""
+    if len(values) < 2:
+        raise ValueError(f"trials={len(values)}: must be at least 2, for a standard error")
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+    return Control(columns, len(values), mean, error, *PUBLISHED[columns])
+
+
+def gaussian_dimension(
+    columns: int, *, seed: int, dim: int = DIM, draws: int = DRAWS, beta2: float = BETA2
+) -> float:
+    """The intrinsic dimension of Σ_{i < n} β₂^i x_i x_iᵀ for dim x columns matrices x_i of N(0, 1) entries.
+
+    All n terms are summed. Products are taken in float32 and added up in float64, which moves the result by
+    1e-6 of itself at most.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    C = torch.zeros(dim, dim, dtype=torch.float64)
+    cuts = [dim * part // _PARTS for part in range(_PARTS + 1)]
+    for some in torch.arange(draws).split(max(1, _COLUMNS // columns)):
+        X = torch.randn(dim, len(some) * columns, generator=generator)
+        X *= (beta2 ** (some.double() / 2)).float().repeat_interleave(columns)
+        for top, bottom in pairwise(cuts):
+            C[top:bottom, top:] += X[top:bottom] @ X[top:].T
+    return float(C.trace() / torch.linalg.eigvalsh(C, UPLO="U")[-1])

@@ -1,0 +1,208 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("tyro")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from sketchy.analysis.spectra import Spectrum, read
+from sketchy.cli.spectra import spectra
+from sketchy.experiments import spectra as experiment
+
+
+def printed(capsys) -> dict:
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "Shampoo", "SketchyShampoo", "SketchySOAP"])
+def test_a_run_writes_a_line_for_each_covariance_and_two_figures(optimizer, tmp_path, capsys):
+    spectra(optimizer=optimizer, steps=12, every=4, rank=8, out=tmp_path)
+    records = read(tmp_path / "spectra.jsonl")
+    assert [(r.step, r.parameter, r.axis, r.dim) for r in records] == [
+        (step, f"{i}.weight", axis, dim)
+        for step in (4, 8, 12)
+        for i, shape in ((0, (128, 64)), (2, (64, 128)), (4, (10, 64)))
+        for axis, dim in zip(("left", "right"), shape, strict=True)
+    ]
+    for r in records:
+        assert r.share_low <= r.share <= r.share_high <= 1
+        assert 1 <= r.intrinsic_low <= r.intrinsic_dimension <= r.intrinsic_high <= r.dim
+        assert r.trace > 0 and r.top == -(-r.dim // 4)
+    for figure in ("share.png", "dimension.png"):
+        assert (tmp_path / figure).read_bytes().startswith(b"\x89PNG")
+    assert "top-k mass of L" in capsys.readouterr().out
+
+
+def test_sketches_agree_with_the_exact_run_within_their_bounds(tmp_path):
+    """AdamW's path depends on no sketch: the same run, watched exactly and by sketches."""
+    from sketchy.analysis.spectra import SpectrumMonitor
+    from sketchy.experiments import tasks
+    from sketchy.experiments.training import train
+
+    found = []
+    for exact_up_to in (1024, 0):
+        path = tmp_path / f"{exact_up_to}.jsonl"
+        monitors = []
+
+        def make(model, path=path, exact_up_to=exact_up_to, monitors=monitors):
+            monitor = SpectrumMonitor(model, 10, path, exact_up_to=exact_up_to, rank=16)
+            monitors.append(monitor.__enter__())
+            return torch.optim.AdamW(model.parameters(), 0.004)
+
+        train(tasks.load("digits"), make, steps=30)
+        monitors[0].close()
+        found.append(read(path))
+    sketched = 0
+    for exact, other in zip(*found, strict=True):
+        sketched += other.rank < other.dim
+        assert other.share_low - 1e-5 <= exact.share <= other.share_high + 1e-5
+        assert other.intrinsic_low * (1 - 1e-5) <= exact.intrinsic_dimension
+        assert exact.intrinsic_dimension <= other.intrinsic_high * (1 + 1e-5)
+    assert sketched == 3 * 5
+
+
+def test_json_is_all_that_is_printed_and_a_file_gives_it_again(tmp_path, capsys):
+    spectra(steps=8, every=4, out=tmp_path, json=True)
+    first = printed(capsys)
+    assert {(band["axis"], band["step"]) for band in first["share"]} == {
+        (axis, step) for axis in ("left", "right") for step in (4, 8)
+    }
+    (tmp_path / "share.png").unlink()
+    spectra(from_=tmp_path / "spectra.jsonl", json=True)
+    assert printed(capsys) == first and (tmp_path / "share.png").exists()
+
+
+def test_a_second_run_replaces_the_lines_of_the_first(tmp_path):
+    for _ in range(2):
+        spectra(steps=4, every=4, out=tmp_path)
+    assert len(read(tmp_path / "spectra.jsonl")) == 6
+
+
+def record(step: int, axis: str, share: float | None, low: float, high: float) -> Spectrum:
+    bounds = None if share is None else 1 / high, None if share is None else 1 / low
+    return Spectrum(
+        step, "w", 0, axis, 8, 4, 2, share, low, high, share and 1 / share, *bounds, None, 0.0, 0.0, 0
+    )  # fmt: skip
+
+
+def test_bands_are_the_median_and_the_quartiles_of_the_bounds():
+    shares = (0.1, 0.2, 0.3, 0.4, 0.9)
+    records = [record(5, "left", s, s - 0.05, s + 0.05) for s in shares] + [record(5, "left", None, 0, 0)]
+    (band,) = experiment.bands(records, "share")
+    assert (band.axis, band.step, band.covariances) == ("left", 5, 5)
+    assert band.median == 0.3 and band.mean == pytest.approx(0.38)
+    assert band.first_quartile == pytest.approx(0.15) and band.third_quartile == pytest.approx(0.45)
+
+
+MISTAKES = [
+    ({"task": "nope"}, "task='nope': no such task"),
+    ({"steps": 0}, "steps=0: must be at least 1"),
+    ({"every": 0}, "every=0: must be at least 1"),
+    ({"top": 1.5}, "top=1.5: must be a count"),
+    ({"optimizer": "SketchyShampoo", "rank": 1}, "rank=1: must be an int, at least 2"),
+    ({"steps": 3, "every": 4}, "no records; a run must reach a step that --every divides"),
+    ({"from_": Path("nowhere.jsonl")}, "nowhere.jsonl"),
+    ({"control": True, "trials": 1}, "trials=1: must be at least 2, for a standard error"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_mistakes_are_one_line_and_exit_code_2(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        spectra(**{"out": tmp_path, **options})
+    assert stop.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sketchy spectra")]
+    assert len(lines) == 1 and message in lines[0]
+
+
+def test_a_mistake_leaves_the_lines_of_an_earlier_run_alone(tmp_path):
+    spectra(steps=4, every=4, out=tmp_path)
+    with pytest.raises(SystemExit):
+        spectra(steps=4, optimizer="SketchyShampoo", rank=1, out=tmp_path)
+    assert len(read(tmp_path / "spectra.jsonl")) == 6
+
+
+def test_a_run_that_leaves_the_numbers_is_drawn_so_far_and_exits_with_1(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        spectra(optimizer="AdamW", steps=40, every=1, rate=1e36, out=tmp_path)
+    assert stop.value.code == 1 and "left the numbers" in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_whole_lines_and_exit_code_130(tmp_path):
+    lines = tmp_path / "spectra.jsonl"
+    command = [sys.executable, "-c", "from sketchy.cli import main; main()", "spectra", "--steps", "100000"]
+    process = subprocess.Popen(
+        [*command, "--every", "1", "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 240
+    while not (lines.exists() and lines.stat().st_size > 5000) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 130, errors.decode()
+    assert b"stopped; the records so far are in" in errors
+    assert lines.read_text().endswith("}\n") and len(read(lines)) % 6 == 0
+    assert (tmp_path / "share.png").exists()
+
+
+# ---- the control experiment
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_the_fast_control_is_the_plain_sum(columns):
+    dim, draws, beta2, seed = 24, 5000, 0.99, 3
+    rng = torch.Generator().manual_seed(seed)
+    C, age = torch.zeros(dim, dim, dtype=torch.float64), 0
+    while age < draws:  # the same numbers in the same order, one matrix at a time
+        count = min(draws - age, max(1, 4096 // columns))
+        X = torch.randn(dim, count * columns, generator=rng).double()
+        for x in X.split(columns, dim=1):
+            C += beta2**age * x @ x.T
+            age += 1
+    expected = float(C.trace() / torch.linalg.eigvalsh(C)[-1])
+    value = experiment.gaussian_dimension(columns, seed=seed, dim=dim, draws=draws, beta2=beta2)
+    assert value == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_decay_the_control_follows_the_law_of_large_gaussian_matrices():
+    """λ_max / (tr C / d) → (1 + √(d / n))² for n columns in all (Marchenko and Pastur)."""
+    value = experiment.gaussian_dimension(64, seed=0, dim=256, draws=16, beta2=1.0)
+    assert value == pytest.approx(256 / (1 + (256 / 1024) ** 0.5) ** 2, rel=0.03)
+
+
+def test_the_standard_error_and_the_distance_are_as_defined():
+    row = experiment.control(1, [323.0, 325.0, 327.0])
+    assert row.mean == 325.0 and row.standard_error == pytest.approx(2 / 3**0.5)
+    assert row.distance == pytest.approx((325 - 324.63) / (4 / 3 + 0.52**2) ** 0.5)
+    assert row.agrees and not experiment.control(64, [800.0, 801.0, 802.0]).agrees
+
+
+def test_three_trials_of_one_column_land_near_the_paper():
+    """A reduced version: the slow test has all twenty, and 64 columns too."""
+    row = experiment.control(1, [experiment.gaussian_dimension(1, seed=trial) for trial in range(3)])
+    assert abs(row.mean - row.paper_mean) < 3 * (20 / 3 + 1) ** 0.5 * row.paper_standard_error
+
+
+def test_a_control_that_misses_the_paper_fails(monkeypatch, capsys):
+    values = iter((324.0, 325.0, 700.0, 701.0))
+    monkeypatch.setattr(experiment, "gaussian_dimension", lambda columns, seed: next(values))
+    with pytest.raises(SystemExit) as stop:
+        spectra(control=True, trials=2)
+    assert stop.value.code == 1
+    out = capsys.readouterr().out
+    assert "324.50 (0.50)" in out and "324.63 (0.52)" in out and "862.13 (0.25)" in out
+
+
+@pytest.mark.slow
+def test_the_control_lands_within_three_standard_errors_of_the_paper(capsys):
+    spectra(control=True, json=True)
+    rows = printed(capsys)
+    assert [row["columns"] for row in rows] == [1, 64]
+    assert all(row["trials"] == 20 and row["distance"] <= 3 for row in rows)
