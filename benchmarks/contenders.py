@@ -1,18 +1,37 @@
-"""Who is compared: an optimizer by name, and how it is built for a model at a learning rate.
+"""Who is compared in training quality: optimizers by name, at a rank where they take one, and their rates.
 
-All decay weights by 0.01; everything else is each optimizer's default.
+All decay weights by 0.01, decoupled from the gradient; everything else is each optimizer's recommended
+setting, see ``benchmarks.optimizers``.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 import sketchy
+from benchmarks.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 from benchmarks.peers import SOAP
 
+ENTRIES: dict[str, Entry] = {
+    **{name: entry for name, entry in OPTIMIZERS.items() if name != "adamw_fused"},  # the same steps as adamw
+    # their own schedules, and refreshes within a run this short, where the registry has the cheap end
+    "po_kron": Entry(package("pytorch_optimizer", "Kron"), "its own schedule of refreshes"),
+    "heavyball_psgd_kron": Entry(heavyball("PSGDKron"), "eager, its own schedule of refreshes"),
+    "po_scalable_shampoo": Entry(
+        package("pytorch_optimizer", "ScalableShampoo", preconditioning_compute_steps=10),
+        "blocks of 512, refreshed every 10th step",
+    ),
+    "soap": Entry(plain(SOAP), "dense, our own, bases fresh every step"),
+    "shampoo": Entry(ours(sketchy.Shampoo), "dense, our own, roots fresh every step"),
+}
+# set in every parameter group that has the key: equal decay, apart from the gradient; one rate for both
+# halves of Muon, as torch recommends to who has a rate tuned for AdamW; a quarter of the width, the
+# share that GaLore's authors project on
+GROUPS = {"weight_decay": 0.01, "weight_decouple": True, "adjust_lr_fn": "match_rms_adamw"}
+LOW_RANK = {"galore_torch": {"rank": 32}, "po_galore": {"rank": 32}, "po_alice": {"rank": 32}}
+RANKS = (4, 8, 16, 32, 64, 128)  # of ours
 CENTRE = 4e-3  # of the grid of rates
 CENTRES = {"soap": 1.6e-2}  # ungrafted: where a few directions hold the gradient, its step is short
 RATIO = 2.0  # of a rate to the one before
@@ -20,7 +39,7 @@ RATIO = 2.0  # of a rate to the one before
 
 @dataclass(frozen=True)
 class Contender:
-    """An optimizer, at a rank if it is a sketched one."""
+    """An optimizer, at a rank if it is run at several."""
 
     optimizer: str
     rank: int | None = None
@@ -30,42 +49,27 @@ class Contender:
 
     @property
     def sketched(self) -> bool:
-        return self.rank is not None
+        return self.optimizer.startswith("sketchy_")
 
     def build(self, model: nn.Module, rate: float) -> Optimizer:
-        options = {"lr": rate, "weight_decay": 0.01}
-        if self.rank is not None:
-            options["rank"] = self.rank
-        return BUILD[self.optimizer](model, options)
+        optimizer = ENTRIES[self.optimizer].make(list(model.named_parameters()), rate, self.rank)
+        for group in optimizer.param_groups:
+            settings = {**GROUPS, **LOW_RANK.get(self.optimizer, {})}
+            group.update({key: value for key, value in settings.items() if key in group})
+        return optimizer
 
 
-def _plain(kind: Callable[..., Optimizer]) -> Callable[[nn.Module, dict[str, Any]], Optimizer]:
-    return lambda model, options: kind(model.parameters(), **options)
+ADAMW = Contender("adamw")
 
 
-def _named(kind: Callable[..., Optimizer]) -> Callable[[nn.Module, dict[str, Any]], Optimizer]:
-    """Told the names, ours send embeddings and output heads to their Adam path."""
-    return lambda model, options: kind(model.named_parameters(), **options)
-
-
-BUILD: dict[str, Callable[[nn.Module, dict[str, Any]], Optimizer]] = {
-    "adamw": _plain(AdamW),
-    "soap": _plain(SOAP),
-    "shampoo": _named(sketchy.Shampoo),
-    "sketchy_shampoo": _named(sketchy.SketchyShampoo),
-    "sketchy_soap": _named(sketchy.SketchySOAP),
-}
-RANKS = {"sketchy_shampoo": (32,), "sketchy_soap": (32, 8)}  # at which the sketched ones are run by default
-
-
-def contenders(optimizers: tuple[str, ...], ranks: tuple[int, ...] | None = None) -> list[Contender]:
-    """The named optimizers, the sketched ones at ``ranks`` (or at their default ranks)."""
-    if unknown := [name for name in optimizers if name not in BUILD]:
-        raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(BUILD)}")
+def contenders(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Contender]:
+    """The named optimizers, those that take a rank at each of ``ranks``."""
+    if unknown := [name for name in optimizers if name not in ENTRIES]:
+        raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(ENTRIES)}")
     return [
         Contender(name, rank)
         for name in dict.fromkeys(optimizers)
-        for rank in ((ranks or RANKS[name]) if name in RANKS else (None,))
+        for rank in (ranks if ENTRIES[name].ranked else (None,))
     ]
 
 

@@ -4,20 +4,27 @@ import json
 import math
 import pickle
 from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import quality
-from benchmarks.contenders import BUILD, RATIO, Contender, contenders, rates
+from benchmarks.contenders import RATIO, Contender, contenders, rates
+from benchmarks.quality_runs import Budget, Run, load, save
+from benchmarks.tuning import Tuning
 
+from benchmarks import quality, quality_runs
 from sketchy.experiments import tasks
 from sketchy.experiments.training import Look, Record
 
 ADAMW, SOAP32 = Contender("adamw"), Contender("sketchy_soap", 32)
-TINY = ("digits", "--steps", "3", "--rates", "2", "--processes", "1")
+TINY = ("digits", "--steps", "3", "--rates", "2", "--processes", "1", "--ranks", "32")
+FIVE = ("adamw", "soap", "shampoo", "sketchy_shampoo", "sketchy_soap")
+
+
+@pytest.fixture(autouse=True)
+def no_probe_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "only_legal_instructions", lambda: None)
 
 
 @pytest.fixture
@@ -34,27 +41,27 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         curve = [Look(0, 9.0, 0.1), Look(steps, math.inf if rate > 1 else loss, 0.5)]
         yield Record(task.name, seed, steps, step=steps, curve=curve, optimizer_bytes=10)
 
-    monkeypatch.setattr(quality, "running", running)
+    monkeypatch.setattr(quality_runs, "running", running)
     return ran
 
 
 BEST = {"adamw": 4e-3, "soap": 1.6e-2, "shampoo": 1.6e-2, "sketchy_shampoo": 5e-4, "sketchy_soap": 8e-3}
 
 
-def run(path: Path, *arguments: str) -> quality.Results:
+def run(path: Path, *arguments: str) -> quality_runs.Results:
     quality.main([*TINY, "--out", str(path), *arguments])
-    return quality.load(path)
+    return load(path)
 
 
 def test_everyone_gets_the_same_rates_and_one_more_where_the_best_is_at_the_end(
     imagined: list[str], tmp_path: Path
 ) -> None:
-    results = run(tmp_path / "q.jsonl", "--rates", "3", "--seeds", "1")
+    results = run(tmp_path / "q.jsonl", "--rates", "3", "--seeds", "1", "--optimizers", *FIVE)
     grid = {2e-3, 4e-3, 8e-3}
-    tried = {str(c): {r.rate for r in results if r.contender == c} for c in contenders(tuple(BUILD))}
+    tried = {str(c): {r.rate for r in results if r.contender == c} for c in contenders(FIVE, (32,))}
     assert tried["adamw"] == grid
     assert tried["soap"] == {8e-3, 1.6e-2, 3.2e-2}  # as many, as wide, around its own centre
-    assert tried["sketchy_soap, rank 32"] == tried["sketchy_soap, rank 8"] == grid | {1.6e-2}
+    assert tried["sketchy_soap, rank 32"] == grid | {1.6e-2}
     assert tried["shampoo"] == grid | {1.6e-2, 3.2e-2}
     assert tried["sketchy_shampoo, rank 32"] == grid | {1e-3, 5e-4, 2.5e-4}
 
@@ -70,22 +77,21 @@ def test_the_best_rate_runs_on_all_seeds_and_the_sketched_also_at_adamws(
 
 def test_a_rate_that_was_best_on_one_seed_only_is_not_chosen(tmp_path: Path) -> None:
     path, losses = tmp_path / "q.jsonl", {2e-3: (3.0,), 4e-3: (1.1, 1.1, 1.2), 8e-3: (1.0, 1.0, 5.0)}
-    quality.save(path, {
-        quality.Run(ADAMW, rate, seed, 3): Record("digits", seed, 3, curve=[Look(3, loss, None)])
+    save(path, {
+        Run(ADAMW, rate, seed, 3): Record("digits", seed, 3, curve=[Look(3, loss, None)])
         for rate, all_seeds in losses.items()
         for seed, loss in enumerate(all_seeds)
     })  # fmt: skip
-    sweep = quality.Sweep("digits", 3, path, [ADAMW], quality.Options(rates=3))
-    assert sweep.finalists(ADAMW) == [8e-3, 4e-3] and sweep.best(ADAMW) == 4e-3
+    tuning = Tuning(load(path), 3, Budget(rates=3))
+    assert tuning.finalists(ADAMW) == [8e-3, 4e-3] and tuning.best(ADAMW) == 4e-3
 
 
 def test_adamws_rate_is_no_extra_try_for_the_sketched(imagined: list[str], tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     run(path, "--optimizers", "adamw", "sketchy_shampoo", "--rates", "3")
-    sweep = quality.Sweep("digits", 3, path, [ADAMW], quality.Options(rates=3))
-    far = quality.Run(ADAMW, 1.0, 0, 3)
-    quality.save(path, {**quality.load(path), far: Record("digits", 0, 3, curve=[Look(3, 0.0, None)])})
-    assert far in quality.load(path) and far.rate not in sweep.tried(ADAMW)
+    far = Run(ADAMW, 1.0, 0, 3)
+    save(path, {**load(path), far: Record("digits", 0, 3, curve=[Look(3, 0.0, None)])})
+    assert far in load(path) and far.rate not in Tuning(load(path), 3, Budget(rates=3)).tried(ADAMW)
 
 
 def test_a_finished_run_is_not_run_again_unless_asked(imagined: list[str], tmp_path: Path) -> None:
@@ -95,7 +101,7 @@ def test_a_finished_run_is_not_run_again_unless_asked(imagined: list[str], tmp_p
     assert imagined == []
     run(tmp_path / "q.jsonl", "--optimizers", "adamw", "--again")
     assert imagined and all(name.startswith("adamw") for name in imagined)
-    assert set(quality.load(tmp_path / "q.jsonl")) == set(first)
+    assert set(load(tmp_path / "q.jsonl")) == set(first)
 
 
 def test_a_line_that_was_cut_off_is_run_again(imagined: list[str], tmp_path: Path) -> None:
@@ -132,16 +138,14 @@ def test_a_diverged_rate_is_never_the_best(
     imagined: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "q.jsonl"
-    options = quality.Options(seeds=1)
-    sweep = quality.Sweep("digits", 3, path, [ADAMW], options)
     losses = dict(zip(rates("adamw", 6), (4.0, 3.0, 5.0, 6.0, math.inf, math.inf), strict=True))
     records = {
-        quality.Run(ADAMW, rate, 0, 3): Record("digits", 0, 3, curve=[Look(3, loss, None)])
+        Run(ADAMW, rate, 0, 3): Record("digits", 0, 3, curve=[Look(3, loss, None)])
         for rate, loss in losses.items()
     }
-    quality.save(path, records)
-    assert quality.load(path) == records  # inf comes back as inf
-    assert sweep.best(ADAMW) == 2e-3
+    save(path, records)
+    assert load(path) == records  # inf comes back as inf
+    assert Tuning(load(path), 3, Budget(seeds=1)).best(ADAMW) == 2e-3
 
 
 def test_the_picture_shows_every_task_that_has_results(tmp_path: Path, imagined: list[str]) -> None:
@@ -156,16 +160,19 @@ def test_the_picture_shows_every_task_that_has_results(tmp_path: Path, imagined:
 
 
 def test_the_work_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    wanted = quality.Run(SOAP32, 1e-3, 0, 3)
-    pickle.loads(pickle.dumps(partial(quality.work, "digits", tmp_path / "q.jsonl", {str(wanted): wanted})))
+    wanted = Run(SOAP32, 1e-3, 0, 3)
+    work = quality_runs.Work("digits", tmp_path / "q.jsonl", {str(wanted): wanted}, 10.0, "abc")
+    assert pickle.loads(pickle.dumps(work)) == work
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits", "--optimizers", "adam"], "optimizers=adam: unknown; known are adamw, soap"),
+        (["digits", "--optimizers", "adam"], "optimizers=adam: unknown; known are sketchy_shampoo"),
         (["cola"], "task='cola': no such task"),
-        (["digits", "--seeds", "0"], "must be at least 1"),
+        (["digits", "--tuned-rank", "5"], "tuned-rank=5: must be one of ranks="),
+        (["digits", "--processes", "0"], "processes=0: must be at least 1"),
+        (["digits", "--seeds", "0"], "seeds=0: must be at least 1"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
