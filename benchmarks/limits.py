@@ -11,18 +11,18 @@ import torch
 
 @contextmanager
 def at_most(seconds: float, message: str) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds, between two operations."""
+    """Raise TimeoutError after so many seconds of CPU time, between two operations."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"{message} {seconds:g} s")
+        raise TimeoutError(f"{message} {seconds:g} s of CPU time")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def only_legal_instructions() -> None:

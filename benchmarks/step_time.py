@@ -57,7 +57,7 @@ class Options:
     seconds: float = 10.0
     """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
     limit: float = 90.0
-    """Seconds after which the first steps of a contender are given up."""
+    """Seconds of CPU time after which the first steps of a contender are given up."""
     profile: bool = True
     """Count the torch operations of a step, and the time between them."""
     quick: bool = False
@@ -208,7 +208,7 @@ def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
 def turns(contender: Contender, options: Options) -> set[int]:
     """The rounds it takes part in: all, or as many as its seconds allow, evenly spread; round 0 is done."""
     sample = contender.samples[0]
-    mean = sample.wall if contender.refresh is None else sample.worst  # of the few steps of a round
+    mean = sample.cpu if contender.refresh is None else sample.worst  # of the few steps of a round
     seconds = mean * contender.steps / 1e3
     count = max(1, min(options.rounds, int(options.seconds / max(seconds, 1e-9))))
     return {i * options.rounds // count for i in range(count)}
