@@ -161,6 +161,7 @@ def print_tables(report: Report, plot: Path | None) -> None:
     console = Console(markup=False, highlight=False)
     console.print(_estimates(report))
     if report.budget is not None:
+        console.print()
         console.print(_fits(report, report.budget))
     if plot is not None:
         console.print(f"Picture: {plot}", style="dim")
