@@ -39,6 +39,7 @@ from sketchy.cli.mistakes import user_mistakes
 RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
 QUICK = Path("runs/quick/step-time.jsonl")
 FIRST_STEPS = 3  # make state, or fill it; SOAP's first is no step at all
+SLOW = 0.5  # seconds of a step that is timed once a round
 REPEATS = 3  # steps of a round for those without a period, after one that isn't timed
 
 
@@ -78,9 +79,12 @@ class Sample:
     worst: float  # the dearest single step, CPU
 
 
+NOT_IN_ROW = ("run", "before", "refresh", "slow")
+
+
 @dataclass
 class Contender:
-    """Somebody to be timed; everything but what can be called goes into its row."""
+    """Somebody to be timed, and its row in the making."""
 
     run: Callable[[], object]
     optimizer: str
@@ -93,19 +97,25 @@ class Contender:
     flops: int | None = None
     profile: Profile | None = None
     samples: list[Sample] = field(default_factory=list)
+    slow: bool = False
     error: str | None = None
 
     @property
     def steps(self) -> int:
-        """In a round: a whole period; or a refreshing step and a few others; or an untimed one and a few."""
-        return self.period if self.period > 1 and self.refresh is None else REPEATS + 1
+        """In a round: a whole period; or a refreshing step and a few others; or an untimed one and a few.
+
+        A single one of those so long that what came before doesn't matter.
+        """
+        if self.period > 1:
+            return self.period if self.refresh is None else REPEATS + 1
+        return 1 if self.slow else REPEATS + 1
 
     def sample(self, round: int) -> None:
         if self.refresh is not None:
             self.refresh()
         first, *others = [self.timed() for _ in range(self.steps)]
         if self.period == 1:
-            shares = [(1 / REPEATS, t) for t in others]
+            shares = [(1 / REPEATS, t) for t in others] or [(1.0, first)]
         else:
             shares = [(1 / self.period, first)]
             shares += [((self.period - 1) / self.period / len(others), t) for t in others]
@@ -117,11 +127,13 @@ class Contender:
         self.before()
         began = time.process_time(), time.perf_counter()
         self.run()
-        return time.process_time() - began[0], time.perf_counter() - began[1]
+        taken = time.process_time() - began[0], time.perf_counter() - began[1]
+        self.slow = taken[0] > SLOW
+        return taken
 
     def row(self) -> dict[str, Any]:
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("run", "before", "refresh")},
+            **{name: value for name, value in vars(self).items() if name not in NOT_IN_ROW},
             "profile": None if self.profile is None else asdict(self.profile),
             "samples": [asdict(sample) for sample in self.samples],
         }
@@ -226,9 +238,8 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
         progress.advance(bar)
     everyone += floors(everyone, named)
     if problem.training_pass is not None:
-        run = problem.training_pass()
-        run()
-        everyone.append(Contender(run, PASS))
+        everyone.append(Contender(problem.training_pass(), PASS))
+        everyone[-1].timed()
     running = [c for c in everyone if c.error is None]
     progress.update(bar, description=f"{title}: rounds", completed=0, total=options.rounds * len(running))
     plan: dict[int, set[int]] = {}

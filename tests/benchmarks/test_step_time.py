@@ -67,7 +67,10 @@ def test_a_package_that_is_missing_is_a_row_with_its_message(monkeypatch: pytest
 
 
 def test_a_peer_that_takes_too_long_is_given_up() -> None:
-    with pytest.raises(TimeoutError, match=r"it took more than 0.05 s of CPU time"), at_most(0.05, "it took more than"):
+    with (
+        pytest.raises(TimeoutError, match=r"it took more than 0.05 s of CPU time"),
+        at_most(0.05, "it took more than"),
+    ):
         while True:
             torch.ones(4, 4).sum()
 
@@ -87,6 +90,17 @@ def test_whole_periods_are_averaged_without_a_way_to_refresh() -> None:
     contender.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
     contender.sample(0)
     assert contender.samples[0].cpu == pytest.approx(3e3)
+
+
+def test_a_slow_step_is_timed_once_a_round_and_a_short_one_after_a_warming_step() -> None:
+    calls: list[int] = []
+    contender = step_time.Contender(lambda: calls.append(0), "peer")
+    contender.sample(0)
+    assert len(calls) == step_time.REPEATS + 1
+    contender.slow = True
+    contender.sample(1)
+    assert len(calls) == step_time.REPEATS + 2
+    assert len(contender.samples) == 2
 
 
 def test_state_bytes_count_every_tensor_once() -> None:
