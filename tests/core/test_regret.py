@@ -82,6 +82,68 @@ def test_ada_fd_at_the_best_rate_is_the_geometric_mean() -> None:
     assert float(regret.ada_fd(LAM, rho, D, eta, delta)) == pytest.approx(D * math.sqrt(2 * trace * 3))
 
 
+def test_ada_fd_upper_is_as_written() -> None:
+    rho, D, trace, eta, delta = torch.tensor([4.0, 0.0, 1.0, 4.0]).double(), 2.0, 6.5, 0.5, 2.0
+    expected = eta * 3 / delta * trace + D**2 / (2 * eta) * (delta + trace + 3 * 5)
+    assert float(regret.ada_fd_upper(LAM, rho, 3, D, eta, delta)) == pytest.approx(expected)
+    none = torch.zeros(4).double()
+    assert float(regret.ada_fd_upper(LAM, none, 3, D, eta, delta)) == pytest.approx(
+        float(regret.ada_lr(LAM, D, eta, delta))
+    )
+
+
+def test_the_newton_bounds_are_as_written() -> None:
+    """Gradients along the axes: 2 e_1, then 4 e_2, then e_3; the covariances are diagonal."""
+    G = torch.diag(torch.tensor([2.0, 4.0, 1.0])).double()
+    D, eta, delta, sigma = 3.0, 0.5, 2.0, 1.5
+    w = [1 / (eta * t**0.5) for t in (1, 2, 3)]
+    energy = [w[0] * 4, w[1] * 16, w[2] * 1]  # the eigenvalues, too
+    logs = [math.log(1 + e / delta) for e in energy]
+    half = D**2 / 2
+    son = half * (delta + sum(energy)) + sum(logs) / (2 * w[2])
+    assert float(regret.son(G, D, eta, delta)) == pytest.approx(son)
+    curved = half * (delta + (w[0] - sigma) * 4) + sum(logs) / (2 * w[2])  # w[1], w[2] < sigma
+    assert float(regret.son(G, D, eta, delta, sigma)) == pytest.approx(curved)
+    first, second, third = sorted(energy, reverse=True)
+    omega = min((first + second + third) / 2, second + third)
+    potential = math.log(1 + first / delta) + 2 * omega / delta
+    fd_son = half * (delta + sum(energy)) + potential / (2 * w[2])
+    assert float(regret.fd_son(G, 2, D, eta, delta)) == pytest.approx(fd_son)
+
+    w = [1 / (eta * t) for t in (1, 2, 3)]
+    energy = [w[0] * 4, w[1] * 16, w[2] * 1]
+    first, second, third = sorted(energy, reverse=True)
+    alpha = delta + min((first + second + third) / 2, second + third) / 2
+    potential = math.log((first + alpha) / delta) + 3 * math.log(alpha / delta)
+    rfd_son = half * (alpha + sum(energy)) + potential / (2 * w[2])
+    assert float(regret.rfd_son(G, 2, D, eta, delta)) == pytest.approx(rfd_son)
+
+
+def test_the_parameter_free_bound_is_as_written() -> None:
+    D, eta, delta, T, rank = 2.0, 0.5, 4.0, 9, 3
+    L = sum(math.log(1 + lam / delta) for lam in LAM.tolist())
+    norm = float(regret.s_adagrad_improved(LAM, rank, D, eta)) + D**2 / (2 * eta) * (1 + delta) ** 0.5
+    expected = norm + eta / 2 * L + D / 4 * math.sqrt(T * L)
+    assert float(regret.s_adagrad_parameter_free(LAM, rank, D, T, eta, delta)) == pytest.approx(expected)
+
+
+def test_the_observed_bound_of_gradient_descent_is_its_closed_form(rng: torch.Generator) -> None:
+    """Whatever the unit of the norm, and with a round that stands still."""
+    T, d, eta, D = 12, 3, 0.7, 2.0
+    g = torch.randn(T, d, generator=rng, dtype=torch.float64)
+    g[4] = 0.0
+    rates = eta / torch.arange(1, T + 1).double().sqrt()
+    norms = 3 * torch.eye(d).double().expand(T, d, d)
+    found = regret.observed(g, rates.unsqueeze(-1) * g, norms, D)
+    torch.testing.assert_close(found, regret.ogd(g.norm(dim=-1), D, eta))
+
+
+def test_the_observed_bound_of_a_learner_that_stands_still_is_the_trivial_one(rng: torch.Generator) -> None:
+    g = torch.randn(6, 3, generator=rng, dtype=torch.float64)
+    found = regret.observed(g, torch.zeros_like(g), torch.eye(3).double().expand(6, 3, 3), 2.0)
+    torch.testing.assert_close(found, 2 * g.norm(dim=-1).sum())
+
+
 def test_ogd_and_adagrad_by_hand() -> None:
     norms = torch.tensor([1.0, 2.0]).double()
     assert float(regret.ogd(norms, 2.0, 0.5)) == pytest.approx(4 * 2**0.5 + 0.25 * (1 + 4 / 2**0.5))

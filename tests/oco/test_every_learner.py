@@ -5,7 +5,7 @@ import torch
 
 import sketchy.oco as oco
 from learners import CASES, DELTA, DIM, ETA, SKETCH_SIZE, STREAMS, Case, stream
-from sketchy.core import regret, sketch
+from sketchy.core import sketch
 from sketchy.core.operator import Compensated
 from sketchy.oco.domain import Ball, Box, Domain, Simplex
 from sketchy.reference import SAdagrad
@@ -192,50 +192,6 @@ def test_the_parameter_free_variant_differs_only_where_it_projects() -> None:
     torch.testing.assert_close(
         norm._norm().dense(DIM)[0], V @ torch.diag(lam.sqrt()) @ V.T, rtol=1e-9, atol=1e-9
     )
-
-
-# -- regret under the bound ----------------------------------------------------------------------
-
-
-def adversary(learner: oco.Learner, kind: str, rounds: int, seed: int = 0) -> tuple[float, torch.Tensor]:
-    """Suffered linear losses and the gradients: random, or a one-hot ±e_i chosen to hurt the point played."""
-    G, suffered = [], 0.0
-    random = stream("decaying", rounds, learner.dim, seed)
-    for t in range(rounds):
-        g = random[t]
-        if kind == "adversarial":
-            i = t % learner.dim if t % 3 else int(learner.point.abs().argmax())
-            g = torch.zeros_like(g)
-            g[i] = 1.0 if learner.point[i] >= 0 else -1.0
-        suffered += float(g @ learner.point)
-        learner.update(g)
-        G.append(g)
-    return suffered, torch.stack(G)
-
-
-@pytest.mark.parametrize("kind", ["adversarial", "stochastic"])
-@pytest.mark.parametrize("domain", [Ball(1.0), Box(-1.0, 1.0)], ids=["ball", "box"])
-@pytest.mark.parametrize("name", ["ogd", "adagrad", "full-adagrad", "s-adagrad", "epoch-adagrad"])
-def test_regret_stays_under_its_bound(name: str, domain: Domain, kind: str) -> None:
-    dim, rank, rounds, delta = 6, 3, 120, 0.5 if name == "epoch-adagrad" else 0.0
-    D = domain.diameter(dim)
-    eta = {"adagrad": 2 / 2**0.5}.get(name, D / 2**0.5)
-    options = {"update_points": 5} if name == "epoch-adagrad" else {}
-    learner = oco.make(name, dim, eta=eta, delta=delta, sketch_size=rank, domain=domain, **options)
-    suffered, G = adversary(learner, kind, rounds)
-    found = suffered - float(G.sum(0) @ domain.least(G.sum(0)))
-    lam = torch.linalg.svdvals(G).square()
-    C = [delta * torch.eye(dim).double() + G[:t].T @ G[:t] for t in range(0, rounds + 1, 5)]
-    bound = {
-        "ogd": lambda: regret.ogd(torch.linalg.vector_norm(G, dim=-1), D, eta),
-        "adagrad": lambda: regret.adagrad(G.square().sum(0), 2.0),
-        "full-adagrad": lambda: regret.full_adagrad(lam, D),
-        "s-adagrad": lambda: torch.minimum(
-            regret.s_adagrad(lam, rank, D), regret.s_adagrad_improved(lam, rank, D)
-        ),
-        "epoch-adagrad": lambda: regret.epoch_adagrad(C, D, eta),
-    }[name]()
-    assert found <= float(bound)
 
 
 # -- mistakes --------------------------------------------------------------------------------------

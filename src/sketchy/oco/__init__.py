@@ -20,6 +20,7 @@ from sketchy.oco.play import checkpoints as checkpoints
 from sketchy.oco.play import play as play
 from sketchy.oco.radagrad import RadaGrad as RadaGrad
 from sketchy.oco.regret import best_point as best_point
+from sketchy.oco.regret import observed_bound as observed_bound
 from sketchy.oco.regret import regret as regret
 from sketchy.oco.rfd_son import RFDSON as RFDSON
 from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad

@@ -17,6 +17,9 @@ class AdaLR(Learner):
     With Π Gaussian (d, l), drawn anew in each round, Q R = G Π, and U Σ Vᵀ = Qᵀ G the SVD:
     w ← w - η V (Σ^(1/2) + δ I)⁻¹ Vᵀ g. It saves time in the root, no memory: G is d x d. All settings share
     Π, which depends on ``seed`` and the round alone.
+
+    On gradients of rank at most l its regret bound is full-matrix AdaGrad's. On others the published one is
+    in probability; what holds surely, :func:`sketchy.oco.observed_bound`, may exceed D Σ ‖g‖ and say nothing.
     """
 
     name = "ada-lr"

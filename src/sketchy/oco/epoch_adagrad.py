@@ -81,7 +81,8 @@ class EpochAdaGrad(Learner):
             self._spectrum = self._eigenvalues + self._diagonal
         else:
             self._spectrum, V = eigh(self._covariance)
-            self._directions, self._outside = V.mT, torch.zeros_like(self.delta)
+            # nothing lies outside; the smallest eigenvalue, unlike 0, makes no projection stiff
+            self._directions, self._outside = V.mT, self._spectrum[:, :1].clone()
 
     def _norm(self) -> Norm | None:
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)

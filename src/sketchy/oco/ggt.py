@@ -15,6 +15,9 @@ class GGT(Learner):
 
     ``sketch_size`` is r, the columns of W, ``decay`` is β. The root comes from an r x r eigenproblem,
     that of Wᵀ W. O(d r) memory.
+
+    It has no regret bound, only one afterwards, :func:`sketchy.oco.observed_bound`: the window forgets, and
+    an adversary can make the regret grow as T.
     """
 
     name = "ggt"

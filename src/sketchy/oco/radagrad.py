@@ -16,7 +16,9 @@ class RadaGrad(Learner):
 
     With Π Gaussian (d, l) of variance 1/l, drawn once from ``seed``: S ← S + g (Πᵀ g)ᵀ, Q R = S the QR
     decomposition, U Σ Wᵀ = Sᵀ Q the SVD, V = Q W, and w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ g]: what
-    lies outside the basis takes a plain gradient step. All settings share Π. No regret bound is known.
+    lies outside the basis takes a plain gradient step. All settings share Π.
+
+    No regret bound is known, only one afterwards, :func:`sketchy.oco.observed_bound`.
     """
 
     name = "radagrad"

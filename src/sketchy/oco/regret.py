@@ -1,9 +1,14 @@
-"""Regret: what a learner suffered beyond the best fixed point in hindsight."""
+"""Regret: what a learner suffered beyond the best fixed point in hindsight, and a bound seen in its steps.
+
+Bounds known beforehand, learner by learner, are in :mod:`sketchy.core.regret`.
+"""
 
 import torch
 from torch import Tensor
 
+from sketchy.core.regret import observed
 from sketchy.oco.domain import Domain, Everything
+from sketchy.oco.learner import Learner
 from sketchy.oco.loss import Loss
 from sketchy.oco.norm import Dense
 
@@ -14,8 +19,9 @@ def best_point(
 ) -> Tensor:
     """The point of the domain with the least Σ_t f_t(x), (d,): Newton's method, projected in its norm.
 
-    Linear losses have it in closed form. Raises where there is none: a linear loss on the whole space,
-    or separable data under the logistic loss, whose infimum isn't attained.
+    Linear losses have it in closed form. The hinge loss, whose best point is that of a linear program, is
+    refused. Raises where there is none: a linear loss on the whole space, or separable data under the
+    logistic loss, whose infimum isn't attained.
     """
     domain, X, y = domain or Everything(), X.double(), y.double()
     if loss.curvature is None:
@@ -49,3 +55,23 @@ def regret(suffered: Tensor, loss: Loss, X: Tensor, y: Tensor, domain: Domain | 
     """Σ f_t(x_t) - min over the domain of Σ f_t(x), for the cumulative losses ``suffered`` over all of X."""
     x = best_point(loss, X, y, domain)
     return suffered - loss.value(X.double() @ x, y.double()).sum()
+
+
+@torch.no_grad()
+def observed_bound(learner: Learner, gradients: Tensor, diameter: float) -> Tensor:
+    """What the regret on the ``gradients`` (T, d) is at most, whatever the learner: afterwards, no promise.
+
+    Steps and norms depend on the gradients alone, not on the points: ``learner`` is a new one, with the same
+    settings and no domain, and :func:`sketchy.core.regret.observed` sees what it does. ``diameter`` is the
+    domain's, or the largest distance from a point played to the comparator. Where a norm is singular, domains
+    add 1e-9 of its largest eigenvalue; that is left out here. O(T d²) memory, O(T d³) time.
+    """
+    if learner.round or not isinstance(learner.domain, Everything) or learner.point.ndim > 1:
+        raise ValueError("learner has played, has a domain or many settings: give a new one, without them")
+    steps, norms, before = [], [], learner.point
+    for g in gradients:
+        learner.update(g)
+        steps.append(before - learner.point)
+        before, norm = learner.point, learner._norm()
+        norms.append(torch.eye(learner.dim, dtype=g.dtype) if norm is None else norm.dense(learner.dim)[0])
+    return observed(gradients, torch.stack(steps), torch.stack(norms), diameter)
