@@ -4,6 +4,7 @@ Ours is read from the plans that make the real state; that of peers is a formula
 the real optimizers.
 """
 
+import inspect
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -17,6 +18,7 @@ from sketchy.core.axes import merge
 from sketchy.core.graft import accumulators
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
+from sketchy.optim.options import check
 from sketchy.optim.plan import plan
 from sketchy.optim.routing import route
 
@@ -137,7 +139,9 @@ def _ggt(w: Weight) -> Held:
 
 def planned(optimizer: type[Engine], **options: Any) -> Rule:
     """What one of our optimizers holds: the very plan from which it makes its state."""
-    group = optimizer([torch.empty(0, device="meta")], **options).defaults
+    given = inspect.signature(optimizer).bind((), **options)  # making an optimizer loads a second of torch
+    given.apply_defaults()
+    group = check(given.arguments, "")
     beside = {"step", "skipped"}
 
     def held(w: Weight) -> Held:
