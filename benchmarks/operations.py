@@ -18,8 +18,9 @@ class Profile:
     python_ms: float  # outside of them
 
 
-def profile(run: Callable[[], object]) -> Profile:
+def profile(run: Callable[[], object], before: Callable[[], object] = lambda: None) -> Profile:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it tells of each start and stop
+    before()
     with torch_profile(activities=[ProfilerActivity.CPU]) as recorded, record_function(SPAN):
         run()
     events = recorded.events() or []
