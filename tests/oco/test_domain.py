@@ -108,6 +108,24 @@ def test_directions_of_zero_curvature_give_way(domain: Domain, rng: torch.Genera
 
 
 @every_domain
+@pytest.mark.parametrize("outside", [0.0, 5.0])
+def test_what_is_said_of_the_outside_of_a_whole_basis_does_not_matter(
+    domain: Domain, outside: float, rng: torch.Generator
+) -> None:
+    U = torch.linalg.qr(torch.randn(ROWS, DIM, DIM, generator=rng, dtype=torch.float64))[0]
+    inside = 0.1 + torch.rand(ROWS, DIM, generator=rng, dtype=torch.float64)
+    S = U.mT @ (inside.unsqueeze(-1) * U)
+    y = 2 * torch.randn(ROWS, DIM, generator=rng, dtype=torch.float64)
+    spare = torch.zeros(ROWS, 1, DIM, dtype=torch.float64)  # a row not in use, as in GGT's window
+    norm = LowRank(
+        torch.cat([U, spare], 1),
+        torch.cat([inside, spare[..., 0]], 1),
+        torch.full((ROWS, 1), outside, dtype=torch.float64),
+    )
+    torch.testing.assert_close(domain.project(y, norm), domain.project(y, Dense(S)), rtol=0, atol=TOLERANCE)
+
+
+@every_domain
 def test_a_nan_row_stays_alone(domain: Domain, rng: torch.Generator) -> None:
     y = torch.randn(3, DIM, generator=rng, dtype=torch.float64)
     norm = LowRank(torch.zeros(3, 2, DIM).double(), torch.ones(3, 2).double(), torch.ones(3, 1).double())

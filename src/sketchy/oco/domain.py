@@ -43,7 +43,7 @@ class Domain(ABC):
         if isinstance(norm, Dense):
             lam, V = torch.linalg.eigh(norm.S)
             norm = LowRank(V.mT, lam, lam[:, :1])
-        curvature = _raised(torch.cat([norm.outside, norm.inside], -1))
+        curvature = _raised(torch.cat([_outside(norm), norm.inside], -1))
         return self._nearest_low_rank(y, norm.basis, curvature[:, 1:], curvature[:, :1])
 
     @abstractmethod
@@ -275,6 +275,14 @@ class Simplex(Polyhedron):
         last = ((edge > theta).sum(-1, keepdim=True) - 1).clamp(min=0)
         x = (y - theta.gather(-1, last) / s).clamp(min=0)
         return x * (self.total / x.sum(-1, keepdim=True))
+
+
+def _outside(norm: LowRank) -> Tensor:
+    """The curvature outside the basis; where nothing is outside, the least inside, so as to be no stiffer."""
+    used = norm.basis.square().sum(-1) > 0.5
+    whole = used.sum(-1, keepdim=True) == norm.basis.shape[-1]
+    least = norm.inside.masked_fill(~used, torch.inf).amin(-1, keepdim=True)
+    return torch.where(whole, least, norm.outside)
 
 
 def _raised(curvature: Tensor) -> Tensor:

@@ -81,8 +81,7 @@ class EpochAdaGrad(Learner):
             self._spectrum = self._eigenvalues + self._diagonal
         else:
             self._spectrum, V = eigh(self._covariance)
-            # nothing lies outside; the smallest eigenvalue, unlike 0, makes no projection stiff
-            self._directions, self._outside = V.mT, self._spectrum[:, :1].clone()
+            self._directions, self._outside = V.mT, torch.zeros_like(self.delta)
 
     def _norm(self) -> Norm | None:
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
