@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from sketchy.core.axes import merge
-from sketchy.core.graft import accumulators
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import check
@@ -142,16 +141,17 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
     given = inspect.signature(optimizer).bind((), **options)  # making an optimizer loads a second of torch
     given.apply_defaults()
     group = check(given.arguments, "")
-    beside = {"step", "skipped"}
 
     def held(w: Weight) -> Held:
         path = route(w.shape, None, optimizer.kind, {**group, "path": w.path})
-        found = plan(w.shape, w.dtype, path, optimizer.kind, group)
-        grafts = accumulators(group["graft"], found.layout.block) if found.axes else {}
-        size = {name: tensor.bytes for name, tensor in found.state.items()}
-        momentum = size.get("momentum", 0)
-        other = sum(size.get(name, 0) for name in beside | grafts.keys())
-        return Held(momentum, sum(size.values()) - momentum - other, other)
+        whole, ungrafted = (
+            plan(w.shape, w.dtype, path, optimizer.kind, options)
+            for options in (group, {**group, "graft": None})
+        )
+        parts = {name: tensor.bytes for name, tensor in ungrafted.state.items()}
+        momentum = parts.pop("momentum", 0)
+        second_moment = sum(size for name, size in parts.items() if name not in ("step", "skipped"))
+        return Held(momentum, second_moment, whole.bytes - momentum - second_moment)
 
     return held
 
