@@ -33,7 +33,13 @@ GROUPS = {"weight_decay": 0.01, "weight_decouple": True, "adjust_lr_fn": "match_
 LOW_RANK = {"galore_torch": {"rank": 32}, "po_galore": {"rank": 32}, "po_alice": {"rank": 32}}
 RANKS = (4, 8, 16, 32, 64, 128)  # of ours
 CENTRE = 4e-3  # of the grid of rates
-CENTRES = {"soap": 1.6e-2}  # ungrafted: where a few directions hold the gradient, its step is short
+CENTRES = {  # where that isn't a good place to start, by short runs on two tasks
+    **dict.fromkeys(("muon", "soap", "po_soap", "heavyball_soap", "soap_reference"), 8e-3),
+    **dict.fromkeys(("po_galore", "galore_torch", "heavyball_psgd_kron"), 8e-3),
+    **dict.fromkeys(("po_kron", "po_alice", "po_scalable_shampoo"), 1.6e-2),
+    "adafactor": 6.4e-2,  # its rate is relative to the size of a weight
+    "po_shampoo": 2.56e-1,  # accumulates and never forgets
+}
 RATIO = 2.0  # of a rate to the one before
 
 

@@ -34,6 +34,8 @@ RESULTS = Path(__file__).parent / "results"
 QUICK = Path("runs/quick")
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
+SWEEPS_SHOWN = {("adamw", None), ("soap", None), ("shampoo", None), ("sketchy_shampoo", 32)}
+SWEEPS_SHOWN |= {("sketchy_soap", 8), ("sketchy_soap", 32)}
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,11 @@ def compare(options: Options, console: Console) -> None:
 
 
 def picture(directory: Path) -> bytes:
-    """The sweeps of all tasks that have results, in the order of the registry."""
+    """The sweeps of AdamW, ours and their dense twins on all tasks, in the order of the registry."""
     panels: dict[str, dict[str, dict[float, float]]] = {}
     for name in tasks.TASKS:
         for run, record in load(directory / f"quality-{name}.jsonl").items():
-            if run.seed == 0:
+            if run.seed == 0 and (run.contender.optimizer, run.contender.rank) in SWEEPS_SHOWN:
                 panels.setdefault(name, {}).setdefault(str(run.contender), {})[run.rate] = record.loss
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
