@@ -97,7 +97,6 @@ class Contender:
     setting: str
     second_moment: str  # of an m x n matrix, as a formula to show
     held: Rule
-    ours: bool = False
     rank: int | None = None
 
 
@@ -163,7 +162,7 @@ def contenders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Contender]:
         Contender("SGD", "momentum", "0", _sgd),
         Contender("Adafactor", "no momentum", "m + n", _adafactor),
         Contender("AdamW", "", "mn", _adamw),
-        Contender("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense, ours=True),
+        Contender("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense),
         Contender("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
         Contender("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
     ]
@@ -174,7 +173,7 @@ def contenders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Contender]:
     for optimizer, formula in kinds:
         for rank in ranks:
             rule = planned(optimizer, rank=rank, **options)
-            found.append(Contender(optimizer.__name__, f"rank {rank}", formula, rule, ours=True, rank=rank))
+            found.append(Contender(optimizer.__name__, f"rank {rank}", formula, rule, rank=rank))
     return found
 
 
