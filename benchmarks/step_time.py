@@ -184,12 +184,13 @@ def contender(name: str, rank: int | None, named: Named, gradients: Gradients, o
         settings=entry.settings,
         period=entry.period,
     )
+    last: float | None = None
     try:
         with at_most(options.limit, "its first steps took more than"):
             optimizer = build(name, named, lr=1e-5, rank=rank)
             made.run = optimizer.step
             for _ in range(FIRST_STEPS):
-                made.timed()
+                last = made.timed()[0]
             if entry.refresh is not None:
                 made.refresh = partial(entry.refresh, optimizer)
                 made.refresh()
@@ -199,8 +200,15 @@ def contender(name: str, rank: int | None, named: Named, gradients: Gradients, o
             tries = [profile(optimizer.step, gradients.advance) for _ in range(1 if made.slow else REPEATS)]
             made.profile = min(tries, key=lambda tried: tried.python_ms)
     except Exception as error:  # whatever a peer raises
-        made.error = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        made.error = message(error)
+        if isinstance(error, TimeoutError) and last is not None:
+            made.error += f"; the last that was done took {last:.1f} s"
     return made
+
+
+def message(error: Exception) -> str:
+    """Short enough for a cell."""
+    return " ".join(f"{type(error).__name__}: {error}".split("\n")[:2])[:200]
 
 
 def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
@@ -249,7 +257,7 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
                 try:
                     c.sample(round)
                 except Exception as error:  # whatever a peer raises
-                    c.error = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+                    c.error = message(error)
                 if round == 0 and c.error is None:
                     plan[id(c)] = turns(c, options)
             progress.advance(bar)
