@@ -45,7 +45,7 @@ def spectra(
 
     Args:
         task: The network to train: digits needs no download; also charlm, autoencoder, cifar10, ...
-        optimizer: Ours keep the covariances themselves; beside AdamW they are kept exactly.
+        optimizer: Of sketched ones spectra are read out, with bounds; of AdamW and Shampoo they are exact.
         steps: Training steps; the task's own number if not given.
         every: Steps between two recordings; a fortieth of the run if not given.
         rate: Learning rate.

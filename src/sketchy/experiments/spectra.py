@@ -45,8 +45,9 @@ def watch(
 ) -> Generator[Record, None, None]:
     """Train with one of `comparison.contenders` and write the spectra to ``path``; yields after each step.
 
-    Of our optimizers the covariances are those of their states; of AdamW they are kept beside it. ``every``:
-    steps between two recordings, such that there are forty if not given.
+    Of sketched optimizers the covariances are those of their states. Beside the others they are kept in
+    float64: what Shampoo's float32 factors certify of themselves, rounding at its worst in each step, says
+    little of sums over many eigenvalues. ``every``: steps between two recordings; else there are forty.
     """
     makers = contenders(rank)
     if optimizer not in makers:
@@ -57,7 +58,7 @@ def watch(
 
         def make(model: nn.Module) -> Optimizer:
             made = makers[optimizer](model, rate)
-            source = made if isinstance(made, Engine) else model
+            source = made if isinstance(made, Engine) and made.kind != "dense" else model
             monitor = SpectrumMonitor(
                 source, every, path, top=top, exact_up_to=1024, rank=rank, tensorboard=tensorboard
             )
@@ -121,7 +122,7 @@ def picture(records: Sequence[Spectrum], value: Value, *, title: str) -> bytes:
     """One of the two figures, as PNG: the median over weights with the quartiles, one colour an axis."""
     figure = Figure(figsize=(7.2, 4.6), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(textwrap.fill(f"{title}: {describe(records, value)}", 100), fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(f"{title}: {describe(records, value)}", 85), fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     shown = bands(records, value)
