@@ -6,6 +6,7 @@ setting, see ``benchmarks.optimizers``.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from torch import nn
 from torch.optim import Optimizer
@@ -26,6 +27,7 @@ ENTRIES: dict[str, Entry] = {
     "soap": Entry(plain(SOAP), "dense, our own, bases fresh every step"),
     "shampoo": Entry(ours(sketchy.Shampoo), "dense, our own, roots fresh every step"),
 }
+SOURCE_TREES = {"distributed_shampoo": "distributed_shampoo", "soap_reference": "soap", "dion2": "dion"}
 # set in every parameter group that has the key: equal decay, apart from the gradient; one rate for both
 # halves of Muon, as torch recommends to who has a rate tuned for AdamW; a quarter of the width, the
 # share that GaLore's authors project on
@@ -66,6 +68,11 @@ class Contender:
 
 
 ADAMW = Contender("adamw")
+
+
+def everyone() -> tuple[str, ...]:
+    """All but those that exist as source trees only and can't be imported here."""
+    return tuple(name for name in ENTRIES if name not in SOURCE_TREES or find_spec(SOURCE_TREES[name]))
 
 
 def contenders(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Contender]:

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.contenders import ENTRIES, RANKS, Contender, contenders
+from benchmarks.contenders import RANKS, Contender, contenders, everyone
 from benchmarks.limits import only_legal_instructions
 from benchmarks.provenance import commit
 from benchmarks.quality_runs import Budget, Run, Work, load, save, task_of_this_process
@@ -54,7 +54,7 @@ class Options:
     """Rates of each optimizer that run on all seeds; the best mean counts."""
     seeds: int = 3
     """Runs at each of these."""
-    optimizers: tuple[str, ...] = tuple(ENTRIES)
+    optimizers: tuple[str, ...] = everyone()
     """Which to compare; AdamW's results are used if they are there."""
     ranks: tuple[int, ...] = RANKS
     """Ranks of the sketched optimizers."""

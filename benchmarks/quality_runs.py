@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -107,7 +108,9 @@ class Work:
     def __call__(self, name: str, report: Report, stopped: Stopped) -> bool:
         """Whether the run came to its end; one that raised or would take too long did, with its message."""
         run = self.runs[name]
-        record = self._record(run, partial(report, name), stopped)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of peers
+            record = self._record(run, partial(report, name), stopped)
         if record is None:
             return False
         with self.path.open("ab", buffering=0) as file:  # one write, so lines of two processes don't mix

@@ -79,7 +79,7 @@ class Tuning:
             finals = [(c, rate) for c in group for rate in self.finalists(c)]
             yield "seeds at the best rates", [(c, rate, seed) for c, rate in finals for seed in seeds]
         if (rate := self.best(ADAMW)) is not None:
-            ours = [c for c in compared if c.sketched]
+            ours = [c for c in leaders if c.sketched]
             yield "at AdamW's rate", [(c, rate, seed) for c in ours for seed in (0, *seeds)]
 
     def missing(self, compared: Sequence[Contender]) -> tuple[str, list[Run]]:
@@ -131,8 +131,10 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """CPU seconds of a run, the looks aside; wall seconds of old runs, which have no others."""
-        return statistics.median(record.cpu_seconds or record.seconds for record in self.records)
+        """CPU seconds of a run, looks aside and each step like those after the first; of old runs, wall."""
+        return statistics.median(
+            r.cpu_seconds * r.step / max(1, r.step - 1) or r.seconds for r in self.records
+        )
 
     @property
     def share_in_step(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.contenders import ENTRIES, RATIO, Contender, contenders
+from benchmarks.contenders import ENTRIES, RATIO, Contender, contenders, everyone
 from benchmarks.front_plot import Point, ceiling, figure
 from benchmarks.quality_runs import Budget, Results, load, load_budget, save
 from benchmarks.quality_table import cells, header, markdown
@@ -122,6 +122,12 @@ def test_a_best_rate_at_the_end_of_what_was_tried_has_a_star(ran: list[Any], tmp
     assert shown["best rate"] == "0.032*"
 
 
+def test_the_first_step_of_a_run_which_may_compile_is_counted_as_one_like_the_others() -> None:
+    curve = [Look(5, 1.0, None)]
+    record = Record("digits", 0, 5, step=5, curve=curve, seconds=99.0, cpu_seconds=8.0)
+    assert Row(ADAMW, 1, 1e-3, False, [record], [], 0.0, "").seconds == 10.0
+
+
 def test_one_finalist_halves_the_runs_on_other_seeds(ran: list[Any], tmp_path: Path) -> None:
     run(tmp_path / "q.jsonl", "--optimizers", "adamw", "--finalists", "1")
     assert [rate for _, rate, seed in ran if seed > 0] == [4e-3, 4e-3]
@@ -155,7 +161,7 @@ def test_quick_is_short_and_has_a_file_of_its_own(
     monkeypatch.chdir(tmp_path)
     quality.main(["digits", "--quick", "--processes", "1"])
     assert load(tmp_path / "runs/quick/quality-digits.jsonl")
-    assert {c for c, _, _ in ran} == set(contenders(tuple(ENTRIES), (8, 32)))
+    assert {c for c, _, _ in ran} == set(contenders(everyone(), (8, 32)))
     assert {(rate, seed) for c, rate, seed in ran if c == ADAMW} == {(4e-3, 0)}
 
 

@@ -28,6 +28,7 @@ def test_training_learns_the_digits_and_says_what_it_cost(digits: tasks.Task) ->
     assert [look.step for look in record.curve] == list(range(0, 201, 10))
     assert record.loss == record.curve[-1].loss < record.curve[0].loss / 5
     assert 0 < record.optimizer_seconds < record.seconds
+    assert record.cpu_seconds > 0 and record.threads == torch.get_num_threads()
 
 
 def test_two_runs_agree_bit_for_bit_and_seeds_differ(digits: tasks.Task) -> None:
@@ -42,6 +43,23 @@ def test_the_bytes_are_those_of_all_tensors_in_the_state(digits: tasks.Task) -> 
     record = train(digits, adamw(1e-2), steps=2)
     assert record.optimizer_bytes == 4 * (2 * weights + len(list(model.parameters())))  # two moments, a step
     assert state_bytes(SGD(model.parameters(), 0.1)) == 0
+
+
+def test_the_bytes_include_what_is_nested_and_count_shared_memory_once() -> None:
+    class Held:
+        def __init__(self) -> None:
+            self.basis = torch.zeros(10)
+
+    whole = torch.zeros(100)
+    optimizer = SGD([weight := torch.zeros(1, requires_grad=True)], 0.1)
+    optimizer.state[weight] = {
+        "list": [torch.zeros(3), {"deep": torch.zeros(4)}],
+        "object": Held(),
+        "step": 7,
+    }
+    assert state_bytes(optimizer) == 4 * (3 + 4 + 10)
+    optimizer.state[weight] = {"view": whole[:5], "other": whole[50:]}
+    assert state_bytes(optimizer) == 4 * 100  # all of it is kept alive
 
 
 def test_a_run_that_leaves_the_numbers_ends_with_loss_inf(digits: tasks.Task) -> None:

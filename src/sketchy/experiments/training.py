@@ -38,7 +38,7 @@ class Record:
     optimizer_bytes: int = 0  # of all tensors in the optimizer's state
     optimizer_seconds: float = 0.0  # in optimizer.step()
     seconds: float = 0.0  # in all but the looks at the validation split
-    cpu_seconds: float = 0.0  # of the same, this process's own: what others do meanwhile doesn't count
+    cpu_seconds: float = 0.0  # this process's own, from the second step on: the first may compile
     threads: int = 0  # torch's
     commit: str = ""  # of the code that ran, where somebody keeps the record
     error: str = ""  # why the run ended, where it was no divergence
@@ -111,7 +111,7 @@ def running(
         began, cpu_began = time.perf_counter(), time.process_time()
         finite = _step(task, model, moved, record)
         record.seconds += time.perf_counter() - began
-        record.cpu_seconds += time.process_time() - cpu_began
+        record.cpu_seconds += time.process_time() - cpu_began if step > 0 else 0.0
         record.step = step + 1
         if not finite:
             record.diverged = True
