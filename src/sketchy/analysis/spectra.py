@@ -88,7 +88,8 @@ class SpectrumMonitor:
         tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``.
         top: k: a number of eigenvalues, or the share of an axis' length that it is (the paper's 256 of 1024).
         beta2: decay of the covariances.
-        exact_up_to: the longest axis whose covariance is kept whole, as dim² float64 numbers.
+        exact_up_to: the longest axis whose covariance is kept whole: dim² numbers, and the product G Gᵀ each
+            step, in float64 (on a CPU that may take longer than AdamW's step and the backward pass together).
         rank: of the sketches of longer axes: dim * rank numbers, and matrix products of that width each step.
         block_size: cut weights into blocks of at most this side, as blocked Shampoo does.
         include: which weights, by name and tensor; all with two axes or more if not given.
