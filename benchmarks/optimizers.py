@@ -150,10 +150,11 @@ def distributed_shampoo(named: Named, lr: float, rank: int | None) -> Optimizer:
 
 
 def dion(named: Named, lr: float, rank: int | None) -> Optimizer:
+    kind = import_module("dion").Dion2
     matrices, rest = hidden(named)
     groups: list[dict[str, Any]] = [{"params": matrices}]
     groups += [{"params": rest, "algorithm": "adamw"}] if rest else []
-    return import_module("dion").Dion2(groups, lr=lr)
+    return kind(groups, lr=lr)
 
 
 # ---- how to bring a refresh about

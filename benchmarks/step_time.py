@@ -57,8 +57,8 @@ class Options:
     """Interleaved rounds."""
     seconds: float = 6.0
     """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
-    limit: float = 90.0
-    """Seconds of CPU time after which the first steps of a contender are given up."""
+    limit: float = 60.0
+    """Seconds of CPU time after which the first steps of a contender, or one round of it, are given up."""
     profile: bool = True
     """Count the torch operations of a step, and the time between them."""
     quick: bool = False
@@ -195,6 +195,8 @@ def contender(name: str, rank: int | None, named: Named, gradients: Gradients, o
                 made.refresh = partial(entry.refresh, optimizer)
                 made.refresh()
                 made.timed()
+        if last is not None and last * made.steps > options.limit:
+            raise TimeoutError(f"a round of {made.steps} steps would take {last * made.steps:.0f} s")
         made.state_bytes = state_bytes(optimizer)
         if options.profile and not entry.settings.startswith("compiled"):
             tries = [profile(optimizer.step, gradients.advance) for _ in range(1 if made.slow else REPEATS)]
@@ -315,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with user_mistakes("benchmarks.step_time"):
         check(options)
     if options.quick:
-        changed = {"ranks": (64,), "rounds": 3, "seconds": 2.0, "limit": 15.0}
+        changed = {"ranks": (64,), "rounds": 3, "seconds": 2.0, "limit": 4.0}
         options = Options(**{**vars(options), **changed})
     pin()
     only_legal_instructions()
