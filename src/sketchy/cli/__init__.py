@@ -1,35 +1,76 @@
-"""The command line: parse, one library call, rows to disk, table to screen."""
+"""The command line: parse, one library call, rows to disk, table to screen.
 
-from collections.abc import Callable
-from typing import Any
+A command is the function of its own name in the module of its own name. At their top these modules import
+only what describes their options; torch and the rest come when a command runs.
+"""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+
+from sketchy.cli.mistakes import last_words
+
+COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample")
+
+HELP = """\
+usage: sketchy COMMAND [options]
+
+Second-order training that fits in memory: sketches, online learning, experiments.
+
+{commands}
+
+  sketchy COMMAND --help   its options, with an example
+  sketchy --version
+  --debug                  with any command: where an error comes from
+
+Exit status: 0 all is well, 1 it failed, 2 the command was not understood, 130 Ctrl-C.
+"""
 
 
-def main() -> None:
-    """The entry point of `sketchy`: one function a command."""
-    try:
-        import tyro
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of `sketchy`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    end = words.index("--") if "--" in words else len(words)
+    own, passed_on = words[:end], words[end + 1 :]  # what follows -- is somebody else's
+    debug = "--debug" in own
+    own = [word for word in own if word != "--debug"]
+    name = own[0] if own else "--help"
+    with last_words(f"sketchy {name}" if name in COMMANDS else "sketchy", debug=debug):
+        if name in COMMANDS:
+            _run(name, own[1:], passed_on)
+        elif name in ("-h", "--help"):
+            print(HELP.format(commands="\n".join(map(_summary, COMMANDS))), end="")
+            raise SystemExit(0 if own else 2)
+        elif name == "--version":
+            from sketchy import __version__
 
-        from sketchy.cli.counterexample import counterexample
-        from sketchy.cli.demo import demo
-        from sketchy.cli.memory import memory
-        from sketchy.cli.oco import oco
-        from sketchy.cli.sketch import sketch
-        from sketchy.cli.spectra import spectra
-    except ImportError as error:
-        raise SystemExit(
-            f"sketchy: {error.name} is missing; pip install 'sketchy-optim[all]' brings it"
-        ) from error
+            print(__version__)
+        else:
+            print(f"sketchy: {name!r} is no command; there are {', '.join(COMMANDS)}", file=sys.stderr)
+            raise SystemExit(2)
 
-    commands: dict[str, Callable[..., Any]] = {
-        "demo": demo,
-        "memory": memory,
-        "sketch": sketch,
-        "spectra": spectra,
-        "oco": oco,
-        "counterexample": counterexample,
-    }
-    tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog="sketchy",
-        description="Second-order training that fits in memory: sketches, online learning, experiments.",
-    )
+
+def _run(name: str, words: Sequence[str], passed_on: Sequence[str]) -> None:
+    import tyro
+
+    command = _command(name)
+    if passed_on:
+        if name != "bench":
+            print(f"sketchy {name}: takes nothing after --", file=sys.stderr)
+            raise SystemExit(2)
+        command = partial(command, arguments=tuple(passed_on))
+    tyro.cli(command, prog=f"sketchy {name}", args=words)
+
+
+def _command(name: str) -> Callable[..., None]:
+    return getattr(import_module(f"sketchy.cli.{name}"), name)
+
+
+def _summary(name: str) -> str:
+    """The first line of the command's docstring, for a terminal."""
+    first = (_command(name).__doc__ or "").partition("\n")[0]
+    width = max(60, shutil.get_terminal_size().columns - 1)
+    return textwrap.fill(first, width, initial_indent=f"  {name:16}", subsequent_indent=18 * " ")

@@ -1,17 +1,8 @@
 """`sketchy counterexample`: Observation 2, where Ada-FD's bound outgrows S-AdaGrad's."""
 
-import json
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments import plot
-from sketchy.experiments.pool import one_thread
-from sketchy.experiments.sweep import write
-from sketchy.oco.counterexample import growth
 
 PROMISED = {"s-adagrad": 0.5, "ada-fd": 0.75}  # the exponents of Obs. 2
 
@@ -25,6 +16,8 @@ def counterexample(
 ) -> None:
     """Play Observation 2's linear losses for growing T: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
 
+    Example: sketchy counterexample --rounds 250 500 1000 --seeds 2
+
     Both learners are tuned to each T as their theorems ask. Prints the bounds, the regrets and their
     fitted exponents; writes results.jsonl and growth.png.
 
@@ -35,6 +28,17 @@ def counterexample(
         seeds: Streams to average over.
         out: Directory for the results.
     """
+    import json
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from sketchy.experiments import plot
+    from sketchy.experiments.pool import one_thread
+    from sketchy.experiments.sweep import write
+    from sketchy.oco.counterexample import growth
+
     console = Console(highlight=False)
     horizons = sorted(set(rounds))
     with user_mistakes("sketchy counterexample"):

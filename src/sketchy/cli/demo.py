@@ -1,17 +1,8 @@
 """`sketchy demo`: train a small network on data that needs no download, with AdamW and with ours."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
-import torch
-from rich import box
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
 from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments import comparison, tasks
 
 
 def demo(
@@ -23,6 +14,8 @@ def demo(
 ) -> None:
     """Train a small network on scikit-learn's digits with AdamW, Shampoo, SketchyShampoo and SketchySOAP.
 
+    Example: sketchy demo --rank 8 --out runs/demo
+
     Every optimizer runs at every rate and is shown at its best. Prints a table and writes rows.jsonl
     and training.png. Takes about a minute.
 
@@ -33,6 +26,17 @@ def demo(
         seeds: Runs of each optimizer at each rate.
         rates: Learning rates that every optimizer tries.
     """
+    import json
+    from dataclasses import asdict
+
+    import torch
+    from rich import box
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from sketchy.experiments import comparison, tasks
+
     console = Console()
     with user_mistakes("sketchy demo"):
         if not rates or seeds < 1:

@@ -1,15 +1,59 @@
-"""How commands speak of the user's mistakes: the message alone, and exit code 2."""
+"""How commands end when they can't go on: one sentence and an exit status; a traceback if it is asked for."""
 
+import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+EXTRAS = {  # by what is imported; as in pyproject.toml
+    "tyro": "cli",
+    "rich": "cli",
+    "numpy": "oco",
+    "sklearn": "oco",
+    "matplotlib": "plots",
+}
 
 
 @contextmanager
 def user_mistakes(command: str) -> Iterator[None]:
-    """Where options are checked and data is read: errors there are the user's to mend."""
+    """Where options are checked and data is read: errors there are the user's to mend, with exit status 2."""
     try:
         yield
     except (ValueError, OSError) as error:
         print(f"{command}: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(2) from error
+
+
+@contextmanager
+def last_words(command: str, *, debug: bool) -> Iterator[None]:
+    """Around a whole command: what else ends it is told in one sentence; ``debug`` adds the traceback."""
+    try:
+        yield
+    except SystemExit as stop:
+        if debug and stop.__cause__ is not None:
+            traceback.print_exception(stop.__cause__)
+        raise
+    except BrokenPipeError:  # whoever read the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        if debug:
+            traceback.print_exc()
+        print(f"{command}: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{command}: {_sentence(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _sentence(error: Exception) -> str:
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if package in EXTRAS:
+        return f"{package} is missing; pip install 'sketchy-optim[{EXTRAS[package]}]' brings it"
+    first = str(error).strip().partition("\n")[0]
+    if package and package != "sketchy":
+        return first
+    return f"failed with {type(error).__name__}{': ' if first else ''}{first}; --debug shows where"

@@ -1,39 +1,33 @@
 """`sketchy oco`: the paper's online table, on any data set."""
 
 from pathlib import Path
-
-from rich import box
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column, Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments import plot, sweep, table
-from sketchy.experiments.data import load
-from sketchy.experiments.pool import stop_by_signal
+from sketchy.experiments.paper import GRID_POINTS, PAPER_LEARNERS, SKETCH_SIZE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from sketchy.experiments.sweep import Plan
 
 
 def oco(
     data: str,
     out: Path | None = None,
-    learners: tuple[str, ...] = sweep.PAPER_LEARNERS,
+    learners: tuple[str, ...] = PAPER_LEARNERS,
     rows: int | None = None,
-    sketch_size: int = sweep.SKETCH_SIZE,
-    grid: int = sweep.GRID_POINTS,
+    sketch_size: int = SKETCH_SIZE,
+    grid: int = GRID_POINTS,
     shuffle: int | None = None,
     data_dir: Path | None = None,
     download: bool = False,
     processes: int = 2,
 ) -> None:
     """Run online learners over their grids on a data set, and rank them by average cumulative loss.
+
+    Example: sketchy oco --data digits --rows 500 --learners ogd adagrad s-adagrad
 
     Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; the same command then
     goes on from there. A file may be packed (.bz2, .gz, .xz).
@@ -50,6 +44,12 @@ def oco(
         download: Fetch the data set if it is missing.
         processes: How many learners run at the same time.
     """
+    from rich.console import Console
+
+    from sketchy.experiments import sweep
+    from sketchy.experiments.data import load
+    from sketchy.experiments.pool import stop_by_signal
+
     out = out or Path("runs") / Path(data).name
     console = Console(markup=False, highlight=False)  # names of files may look like markup
     with user_mistakes("sketchy oco"):
@@ -79,8 +79,14 @@ def oco(
         raise SystemExit(130)
 
 
-def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
+def _write(plan: "Plan", out: Path, console: "Console") -> None:
     """The rows, the table and the picture of the learners that are through."""
+    from rich import box
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from sketchy.experiments import plot, sweep, table
+
     results = sweep.results(plan, out)
     if not results:
         return
@@ -99,6 +105,15 @@ def _write(plan: sweep.Plan, out: Path, console: Console) -> None:
     console.print(f"{out}: results.jsonl, table.md, curves.png")
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: "Console") -> "Progress":
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)

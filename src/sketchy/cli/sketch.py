@@ -1,20 +1,14 @@
 """`sketchy sketch`: sketch a real data set that needs no download."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
-from rich import box
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
 from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments import sketching
 
 
 def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 32)) -> None:
     """Stream scikit-learn's digits through sketches of several ranks: true, certified and promised error.
+
+    Example: sketchy sketch --ranks 8 32 --out runs/sketch
 
     Prints a table and writes rows.jsonl and sketch.png. Takes seconds.
 
@@ -22,6 +16,16 @@ def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 
         out: Directory for the results.
         ranks: Sketch ranks, the paper's l.
     """
+    import json
+    from dataclasses import asdict
+
+    from rich import box
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+
+    from sketchy.experiments import sketching
+
     console = Console()
     with user_mistakes("sketchy sketch"):
         if not ranks:

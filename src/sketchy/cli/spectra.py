@@ -105,18 +105,15 @@ def _train(run: "Generator[Record, None, None]", total: int, path: Path) -> int:
 
     from sketchy.experiments.pool import one_thread, stop_by_signal
 
-    try:
-        with one_thread(), stop_by_signal() as stop:
-            for record in track(run, "training", total=total, console=Console(stderr=True)):
-                if record.diverged:
-                    _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
-                    return 1
-                if stop.is_set() and record.step < total:
-                    run.close()
-                    _tell(f"stopped; the records so far are in {path}, and --from {path} draws them")
-                    return 130
-    except ImportError as error:  # of what an option needs
-        raise ValueError(str(error)) from None
+    with one_thread(), stop_by_signal() as stop:
+        for record in track(run, "training", total=total, console=Console(stderr=True)):
+            if record.diverged:
+                _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
+                return 1
+            if stop.is_set() and record.step < total:
+                run.close()
+                _tell(f"stopped; the records so far are in {path}, and --from {path} draws them")
+                return 130
     return 0
 
 

@@ -21,12 +21,9 @@ from torch import Tensor
 import sketchy
 from sketchy import oco
 from sketchy.experiments.data import Dataset
+from sketchy.experiments.paper import GRID_POINTS, GRID_RANGE, PAPER_LEARNERS, SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
 
-PAPER_LEARNERS = ("ogd", "adagrad", "s-adagrad", "rfd-son", "ada-fd", "fd-son")
-GRID_RANGE = (1e-6, 1.0)  # of eta and of delta, log-spaced
-GRID_POINTS = 49  # for eta alone with delta = 0, or 7 x 7 over eta and delta
-SKETCH_SIZE = 10
 # These keep the delta they are given, and are tuned in both; the others start from 0.
 NEEDS_DELTA = ("ada-fd", "fd-son", "son", "ada-lr", "radagrad", "ggt")
 

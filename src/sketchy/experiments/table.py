@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from sketchy.experiments.sweep import GRID_POINTS, SKETCH_SIZE, Plan, Result
+from sketchy.experiments.paper import GRID_POINTS, SKETCH_SIZE
+from sketchy.experiments.sweep import Plan, Result
 
 # The paper's average cumulative losses, with all rows in file order, sketch size 10 and 49 settings each.
 PAPER = {

@@ -1,0 +1,246 @@
+"""What all commands have in common, in one table: help, machine-readable results, exit status, words."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tyro")
+pytest.importorskip("sklearn")
+pytest.importorskip("matplotlib")
+
+from sketchy.cli import COMMANDS, main
+from sketchy.cli.mistakes import EXTRAS
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command as it is used: OUT stands for a fresh directory."""
+
+    run: str  # quick, and ends well
+    mistake: str  # options that tyro takes and the command doesn't
+    says: str  # of that mistake
+    file: str | None = None  # for machines; standard output if None
+
+
+CASES = {
+    "demo": Case(
+        "--steps 2 --seeds 1 --rates 0.01 --rank 4 --out OUT", "--rank 1 --out OUT", "rank=1", "rows.jsonl"
+    ),
+    "memory": Case("--shape 30x20 --json", "--shape 4*4", "shape='4*4'"),
+    "sketch": Case("--ranks 4 --out OUT", "--ranks --out OUT", "ranks is empty", "rows.jsonl"),
+    "spectra": Case("--steps 2 --every 2 --json --out OUT", "--task nope --out OUT", "no such task"),
+    "oco": Case(
+        "--data digits --rows 40 --grid 2 --learners ogd --processes 1 --out OUT",
+        "--data nothing --out OUT",
+        "no such file",
+        "results.jsonl",
+    ),
+    "counterexample": Case(
+        "--rounds 50 100 --seeds 1 --out OUT", "--rounds 4 --out OUT", "rounds=4", "results.jsonl"
+    ),
+}
+
+
+def status(*words: str) -> int:
+    """How the command line ends."""
+    try:
+        main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
+def words(text: str, out: Path) -> list[str]:
+    return [word.replace("OUT", str(out)) for word in text.split()]
+
+
+def replaced(monkeypatch: pytest.MonkeyPatch, name: str, body: Callable[..., None]) -> None:
+    """The command with its options, and another body."""
+    module = importlib.import_module(f"sketchy.cli.{name}")
+    monkeypatch.setattr(module, name, wraps(getattr(module, name))(body))
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def body(*args: Any, **options: Any) -> None:
+        raise error
+
+    return body
+
+
+def test_the_table_has_every_command() -> None:
+    assert set(CASES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("asked", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+def test_help_takes_under_a_second_and_no_torch(asked: tuple[str, ...]) -> None:
+    code = "import sys; from sketchy.cli import main\ntry: main()\nfinally: print(*sys.modules, sep='\\n')"
+    before = os.times()
+    ended = subprocess.run([sys.executable, "-c", code, *asked, "--help"], capture_output=True, text=True)
+    after = os.times()
+    assert ended.returncode == 0, ended.stderr
+    loaded = {line.partition(".")[0] for line in ended.stdout.splitlines()}
+    assert loaded >= {"tyro", "sketchy"}
+    assert not loaded & {"torch", "numpy", "sklearn", "matplotlib", "plotly"}
+    seconds = (after.children_user - before.children_user) + (after.children_system - before.children_system)
+    assert seconds < 1  # of the processor: others may keep it busy
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_which_the_command_understands(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert status(name, "--help") == 0
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    examples = [line.removeprefix("Example: ") for line in shown if line.startswith("Example: ")]
+    taken = []
+    replaced(monkeypatch, name, lambda *args, **options: taken.append(options))
+    for example in examples:
+        program, *rest = example.split()
+        assert program == "sketchy" and rest[0] == name
+        assert status(*rest) == 0, example
+    assert taken and len(taken) == len(examples)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_ends_with_0_and_leaves_what_a_machine_reads(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES[name]
+    assert status(name, *words(case.run, tmp_path)) == 0
+    said = capsys.readouterr().out
+    if case.file is None:
+        assert json.loads(said)
+    else:
+        assert all(json.loads(line) for line in (tmp_path / case.file).read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_mistake_is_one_sentence_and_2_and_debug_shows_where(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = CASES[name]
+    asked = words(case.mistake, tmp_path)
+    assert status(name, *asked) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"sketchy {name}: ") and said.err.count("\n") == 1
+    assert case.says in said.err and said.out == ""
+    assert status(name, "--debug", *asked) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(name, "--no-such-option") == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("error", "code", "says"),
+    [
+        (RuntimeError("boom\nand more"), 1, "failed with RuntimeError: boom; --debug shows where"),
+        (MemoryError(), 1, "failed with MemoryError; --debug shows where"),
+        (KeyboardInterrupt(), 130, "stopped"),
+        (
+            ModuleNotFoundError("No module", name="matplotlib.figure"),
+            1,
+            "matplotlib is missing; pip install 'sketchy-optim[plots]' brings it",
+        ),
+        (ImportError("x is missing; get it", name="x"), 1, "x is missing; get it"),
+        (
+            ImportError("cannot import name", name="sketchy.core"),
+            1,
+            "failed with ImportError: cannot import name; --debug shows where",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_what_nobody_foresaw_is_one_sentence_and_its_status(
+    name: str,
+    error: BaseException,
+    code: int,
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replaced(monkeypatch, name, raising(error))
+    asked = ("--data", "digits") if name == "oco" else ()
+    assert status(name, *asked) == code
+    assert capsys.readouterr().err == f"sketchy {name}: {says}\n"
+    assert status(name, *asked, "--debug") == code
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and shown.endswith(f"sketchy {name}: {says}\n")
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+def test_what_follows_two_dashes_is_refused_where_nobody_takes_it(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status(name, "--", "--debug") == 2
+    assert capsys.readouterr().err == f"sketchy {name}: takes nothing after --\n"
+
+
+def test_no_command_and_no_such_command_are_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status() == 2
+    assert "usage: sketchy COMMAND" in capsys.readouterr().out
+    assert status("nothing") == 2
+    assert capsys.readouterr().err.startswith("sketchy: 'nothing' is no command; there are demo, memory")
+
+
+def test_a_reader_who_has_enough_meets_no_traceback() -> None:
+    code = "import sys; sys.stdout.write('x' * 10**6); from sketchy.cli import main; main(['--help'])"
+    code = (
+        f"from sketchy.cli.mistakes import last_words\nwith last_words('sketchy', debug=False):\n    {code}"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout and process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_a_picture_without_matplotlib_names_the_extra(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [m for m in sys.modules if m.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "sketchy.experiments.plot", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert status("memory", "--shape", "9x9", "--plot", str(tmp_path / "x.png")) == 1
+    assert "matplotlib is missing; pip install 'sketchy-optim[plots]'" in capsys.readouterr().err
+
+
+def test_extras_are_those_of_the_project() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for module, extra in EXTRAS.items():
+        package = {"sklearn": "scikit-learn"}.get(module, module)
+        assert any(wanted.startswith(f"{package}>=") for wanted in extras[extra]), module
+        assert extra in extras["all"][0]
+
+
+def test_every_public_name_loads_when_it_is_used() -> None:
+    import ast
+
+    import sketchy
+
+    tree = ast.parse(Path(sketchy.__file__).read_text())
+    promised = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    } - {"import_module", "TYPE_CHECKING", "Any"}
+    assert len(promised) == 9 and promised <= set(dir(sketchy))
+    assert all(getattr(sketchy, name).__name__.endswith(name) for name in promised)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        sketchy.nothing  # noqa: B018
