@@ -17,7 +17,8 @@ def at_most(seconds: float, message: str) -> Iterator[None]:
         raise TimeoutError(f"{message} {seconds:g} s of CPU time")
 
     before = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    # and again: what is raised in a destructor or a weak reference's callback goes nowhere
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
     try:
         yield
     finally:

@@ -75,6 +75,21 @@ def test_a_peer_that_takes_too_long_is_given_up() -> None:
             torch.ones(4, 4).sum()
 
 
+def test_a_limit_that_is_swallowed_comes_again() -> None:
+    def forever(swallowed: int) -> None:
+        while True:
+            try:
+                while True:
+                    torch.ones(4, 4).sum()
+            except TimeoutError:
+                swallowed -= 1
+                if swallowed < 0:
+                    raise
+
+    with pytest.raises(TimeoutError), at_most(0.05, "it took more than"):
+        forever(swallowed=1)
+
+
 def test_a_refresh_counts_once_a_period() -> None:
     clock = iter([5.0, 1.0, 1.0, 1.0])
     contender = step_time.Contender(lambda: None, "peer", period=10, refresh=lambda: None)
