@@ -50,6 +50,7 @@ CASES = {
     "counterexample": Case(
         "--rounds 50 100 --seeds 1 --out OUT", "--rounds 4 --out OUT", "rounds=4", "results.jsonl"
     ),
+    "bench": Case("--json", "nothing", "no such benchmark"),
 }
 
 
