@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Case:
-    """A command as it is used: OUT stands for a fresh directory."""
+    """A command as it is used: OUT stands for a fresh directory, RUN for one with rows."""
 
     run: str  # quick, and ends well
     mistake: str  # options that tyro takes and the command doesn't
@@ -51,6 +51,7 @@ CASES = {
         "--rounds 50 100 --seeds 1 --out OUT", "--rounds 4 --out OUT", "rounds=4", "results.jsonl"
     ),
     "bench": Case("--json", "nothing", "no such benchmark"),
+    "report": Case("RUN --json --out OUT/x.html", "OUT", "holds no results of a run"),
 }
 
 
@@ -64,7 +65,12 @@ def status(*words: str) -> int:
 
 
 def words(text: str, out: Path) -> list[str]:
-    return [word.replace("OUT", str(out)) for word in text.split()]
+    if "RUN" in text:
+        pytest.importorskip("plotly")
+        row = {"learner": "ogd", "rounds": 4, "bound": 2.0, "regret": 1.0}
+        (out / "run").mkdir()
+        (out / "run" / "results.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(row | {'rounds': 8})}\n")
+    return [word.replace("OUT", str(out)).replace("RUN", str(out / "run")) for word in text.split()]
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, body: Callable[..., None]) -> None:

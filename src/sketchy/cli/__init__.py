@@ -13,7 +13,7 @@ from importlib import import_module
 
 from sketchy.cli.mistakes import last_words
 
-COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "bench")
+COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "bench", "report")
 
 HELP = """\
 usage: sketchy COMMAND [options]

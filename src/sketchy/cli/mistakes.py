@@ -12,6 +12,7 @@ EXTRAS = {  # by what is imported; as in pyproject.toml
     "numpy": "oco",
     "sklearn": "oco",
     "matplotlib": "plots",
+    "plotly": "report",
 }
 
 

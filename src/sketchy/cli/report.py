@@ -1,0 +1,48 @@
+"""`sketchy report`: one page of tables and curves from whatever runs have left."""
+
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from sketchy.cli.mistakes import user_mistakes
+
+
+def report(
+    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN_DIR")]] = (),
+    out: Path = Path("runs/report.html"),
+    json: bool = False,
+) -> None:
+    """Build one HTML page, which needs no network, with the tables and interactive curves of runs.
+
+    Example: sketchy report runs benchmarks/results --out runs/report.html
+
+    Shows what `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample` and the benchmarks write, and
+    `sketchy memory --json > runs/NAME/memory.json`. Files that are not understood are listed.
+
+    Args:
+        runs: Directories of runs, or single files.
+        out: The page.
+        json: Print what the page holds, as JSON.
+    """
+    from sketchy import __version__
+    from sketchy.experiments.report import collect
+
+    with user_mistakes("sketchy report"):
+        if not runs:
+            raise ValueError("give at least one directory, such as runs/demo")
+        page = collect(runs)
+        content = page.html(f"sketchy {__version__}: sketchy report {' '.join(map(str, runs))}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(content, encoding="utf-8")
+    if json:
+        from json import dumps
+
+        sections = [{"title": section.title, "source": section.source} for section in page.sections]
+        print(dumps({"page": str(out), "sections": sections, "not_understood": page.not_understood}))
+        return
+    for section in page.sections:
+        print(f"{section.title}   {section.source}")
+    for file, why in page.not_understood.items():
+        print(f"not understood: {file}: {why}")
+    print(f"Page: {out}")

@@ -1,0 +1,319 @@
+"""Kinds of result files, each known by the keys of its rows, and what a report shows of them."""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
+
+Row = dict[str, Any]
+Blocks = tuple[str, list[Table | Plot]]  # with the title of their section
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files whose rows all have these keys, and what is shown of them."""
+
+    keys: frozenset[str]
+    build: Callable[[Path, list[Row]], Blocks]
+
+    def recognises(self, rows: Sequence[Row]) -> bool:
+        return all(self.keys <= row.keys() for row in rows)
+
+
+# ---- online learning
+
+
+def _online(path: Path, found: list[Row]) -> Blocks:
+    from sketchy.experiments import sweep, table
+
+    rows = [table.Row(**row) for row in found]
+    by_eta = {
+        row.learner: _best_by([(r.eta, r.average_loss) for r in rows if r.learner == row.learner])
+        for row in table.ranking(rows)
+    }
+    sweeps = lines(
+        by_eta, title="Every setting: the best over delta", x="eta", y="average loss", log_x=True, log_y=True
+    )
+    options = path.with_name("options.json")
+    if not options.exists():
+        cells = [[r.learner, f"{r.average_loss:.4f}", f"{r.eta:.3g}"] for r in table.ranking(rows)]
+        return f"Online learning: {path.parent.name}", [
+            Table(("learner", "average loss", "eta"), cells),
+            sweeps,
+        ]
+    known = json.loads(options.read_text(encoding="utf-8"))
+    plan = sweep.Plan(**{**known, "learners": tuple(known["learners"])})
+    header, *cells = table.cells(plan, rows)
+    order = [1, *(i for i in range(len(header)) if i != 1)]  # the learner first
+    ranked = Table(
+        [header[i] for i in order], [[line[i] for i in order] for line in cells], table.title(plan)
+    )
+    curves = table.best_curves(plan, sweep.results(plan, path.parent))
+    shown: list[Table | Plot] = [ranked]
+    if curves:
+        percent = {name: ([100 * x for x in xs], ys) for name, (xs, ys) in curves.items()}
+        x, y = "share of the data seen (%)", "average loss so far"
+        shown.append(lines(percent, title="The best setting of each learner", x=x, y=y))
+    return f"Online learning: {plan.data}", [*shown, sweeps]
+
+
+def _best_by(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    best: dict[float, float] = {}
+    for x, y in pairs:
+        best[x] = min(y, best.get(x, math.inf))
+    xs = sorted(best)
+    return xs, [best[x] for x in xs]
+
+
+def _counterexample(path: Path, rows: list[Row]) -> Blocks:
+    curves = {
+        f"{name} {what}": ([r["rounds"] for r in own], [r[what] for r in own])
+        for name, own in _groups(rows, "learner").items()
+        for what in ("bound", "regret")
+    }
+    horizons = sorted({row["rounds"] for row in rows})
+    values = {name: dict(zip(xs, ys, strict=True)) for name, (xs, ys) in curves.items()}
+    cells = [[f"{T:,}", *(_number(own.get(T)) for own in values.values())] for T in horizons]
+    exponents = ["exponent", *(f"{_exponent(xs, ys):.3f}" for xs, ys in curves.values())]
+    plot = lines(curves, title="Growth with T", x="rounds T", y="bound, regret", log_x=True, log_y=True)
+    return "Observation 2: bounds and regrets", [Table(("T", *curves), [*cells, exponents]), plot]
+
+
+# ---- sketches, spectra, memory
+
+
+def _sketch(path: Path, rows: list[Row]) -> Blocks:
+    names = {"error": "true error", "certified": "certified", "lemma_1": "Lemma 1"}
+    cells = []
+    for row in rows:
+        errors = [f"{row[key]:.5f}" for key in names]
+        label = f"{row['solver']}, rank {row['rank']}"
+        cells.append([label, f"{row['numbers']:,}", *errors, f"{row['microseconds']:.0f}"])
+    curves = {
+        f"{solver}: {name}": ([r["rank"] for r in own], [r[key] for r in own])
+        for solver, own in _groups(rows, "solver").items()
+        for key, name in names.items()
+    }
+    table = Table(("solver", "numbers", *names.values(), "µs/vector"), cells, "Errors are ‖C - BBᵀ‖ / ‖C‖.")
+    plot = lines(curves, title="Error of the sketch", x="rank", y="error", log_x=True, log_y=True)
+    return "Sketches of digits", [table, plot]
+
+
+def _spectra(path: Path, rows: list[Row]) -> Blocks:
+    from sketchy.analysis.spectra import Spectrum
+    from sketchy.experiments import spectra
+
+    records = [Spectrum(**{f.name: row[f.name] for f in fields(Spectrum)}) for row in rows]
+    shown: list[Table | Plot] = []
+    last: list[list[str]] = []
+    for value, name in (("share", "top-k mass"), ("intrinsic_dimension", "intrinsic dimension")):
+        bands = spectra.bands(records, value)  # type: ignore[arg-type]
+        traces, curves = [], {}
+        for number, axis_name in enumerate(dict.fromkeys(b.axis for b in bands)):
+            own = [b for b in bands if b.axis == axis_name]
+            steps, letter = [b.step for b in own], spectra.LETTERS.get(axis_name, axis_name)
+            low, high = [b.first_quartile for b in own], [b.third_quartile for b in own]
+            traces.append(band(f"{letter}: quartiles", number, steps, low, high))
+            curves[f"{letter}: median"] = (steps, [b.median for b in own])
+            end = own[-1]
+            quartiles = f"{_number(end.first_quartile)} to {_number(end.third_quartile)}"
+            last.append(
+                [f"{name} of {letter}", f"{end.step:,}", _number(end.median), quartiles, str(end.covariances)]
+            )
+        drawn = lines(curves, title=spectra.describe(records, value), x="step", y=name, log_y=False)  # type: ignore[arg-type]
+        y = axis(name) | {"rangemode": "tozero"}
+        shown.append(Plot(drawn.title, [*traces, *drawn.traces], drawn.x, y))
+    header = ("at the last recording", "step", "median", "quartiles", "covariances")
+    return f"Spectra: {path.parent.name}", [Table(header, last), *shown]
+
+
+def _memory(path: Path, rows: list[Row]) -> Blocks:
+    from sketchy.analysis.memory import human
+
+    found = rows[0]
+    cells, sizes, ours = [], {}, []
+    for row in found["optimizers"]:
+        name = ", ".join(filter(None, (row["optimizer"], row["setting"])))
+        parts = [human(row[part]) for part in ("momentum", "second_moment", "other", "bytes")]
+        cells.append([name, *parts, f"{row['floats_per_weight']:.3g}"])
+        sizes[name] = row["bytes"] / 2**20
+        if row["rank"] is not None:
+            ours.append(name)
+    header = ("optimizer", "momentum", "second moments", "other", "total", "floats per weight")
+    shown: list[Table | Plot] = [Table(header, cells)]
+    if "budget" in found:
+        fits = [
+            [fit["optimizer"], str(fit["rank"]), human(fit["bytes"])] for fit in found["budget"]["optimizers"]
+        ]
+        caption = f"The largest rank that fits {human(found['budget']['bytes'])}."
+        shown.append(Table(("optimizer", "rank", "total"), fits, caption))
+    some = {name: size for name, size in sizes.items() if size > 0}
+    shown.append(bars(some, title="Optimizer state", x="MiB", strong=ours))
+    return f"Memory: {found['weights']:,} weights in {found['tensors']:,} tensors", shown
+
+
+# ---- training and its cost
+
+
+def _demo(path: Path, rows: list[Row]) -> Blocks:
+    header = ("optimizer", "rate", "loss", "accuracy", "state, kB", "ms/step")
+    cells = []
+    for row in rows:
+        quality = (f"{row['loss']:.3f} ± {row['loss_spread']:.3f}", f"{row['accuracy']:.1%}")
+        cost = (f"{row['bytes'] / 1e3:,.1f}", f"{row['milliseconds']:.1f}")
+        cells.append([row["optimizer"], f"{row['rate']:g}", *quality, *cost])
+    curves = {row["optimizer"]: tuple(zip(*row["curve"], strict=True)) for row in rows}
+    plot = lines(curves, title="Validation loss", x="step", y="loss")  # type: ignore[arg-type]
+    return "Demo: a small network on digits", [Table(header, cells), plot]
+
+
+def _quality(path: Path, rows: list[Row]) -> Blocks:
+    task, steps = rows[0]["record"]["task"], statistics.mode(row["record"]["steps"] for row in rows)
+    runs = [row | {"label": _label(row)} for row in rows if row["record"]["steps"] == steps]
+    cells, curves, sweeps = [], {}, {}
+    front: dict[str, dict[str, tuple[float, float]]] = {}
+    final: dict[str, float] = {}
+    for label, own in _groups(runs, "label").items():
+        by_rate = _groups(own, "rate")
+        means = {rate: statistics.mean(map(_loss, some)) for rate, some in by_rate.items()}
+        most = max(map(len, by_rate.values()))
+        best = min((rate for rate in by_rate if len(by_rate[rate]) == most), key=means.__getitem__)
+        records, final[label] = [row["record"] for row in by_rate[best]], means[best]
+        tuned = [f"{best:g}", str(len(means)), str(most)]
+        if not math.isfinite(means[best]):
+            why = next((record["error"] for record in records if record.get("error")), "diverged")
+            cells.append([label, "none", "", "", *tuned, why])
+            continue
+        size = records[0]["optimizer_bytes"]
+        seconds = statistics.median(r.get("cpu_seconds") or r["seconds"] for r in records)
+        cells.append([label, f"{means[best]:.4g}", f"{size / 1e3:,.0f}", f"{seconds:.1f}", *tuned, ""])
+        looks = list(zip(*(record["curve"] for record in records), strict=False))
+        losses = [statistics.mean(look["loss"] for look in some) for some in looks]
+        curves[label] = ([some[0]["step"] for some in looks], losses)
+        sweeps[label] = (sorted(means), [means[rate] for rate in sorted(means)])
+        front.setdefault(own[0]["optimizer"], {})[label] = (size / 1e6, means[best])
+    cells.sort(key=lambda line: final[line[0]])
+    caption = (
+        "Each at the rate of the lowest mean loss, of those that ran on the most seeds. Ours may have run at "
+        "AdamW's rate too, one try more than others: sketchy bench front makes the table that leaves it out."
+    )
+    header = ("optimizer", "loss", "state, kB", "seconds", "rate", "rates tried", "seeds", "")
+    return f"Training quality: {task}, {steps:,} steps", [
+        Table(header, cells, caption),
+        points(front, title="Loss against optimizer state", x="optimizer state, MB", y="validation loss"),
+        lines(curves, title="At these rates, mean of seeds", x="step", y="validation loss"),
+        lines(sweeps, title="Every rate, mean of seeds", x="learning rate", y="validation loss", log_x=True),
+    ]
+
+
+def _step_time(path: Path, rows: list[Row]) -> Blocks:
+    shown: list[Table | Plot] = []
+    for problem, own in _groups(rows, "problem").items():
+        adamw = next((_cpu(row) for row in own if row["optimizer"] == "adamw"), {})
+        cells, times = [], {}
+        for row in own:
+            label, cpu = _label(row), _cpu(row)
+            if row["error"] is not None or not cpu:
+                cells.append([label, "", "", "", "", row["error"] or "no rounds"])
+                continue
+            low, middle, high = _quartiles(list(cpu.values()))
+            ratios = [cpu[i] / adamw[i] for i in cpu.keys() & adamw.keys()]  # round by round
+            ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
+            state = "" if row["state_bytes"] is None else f"{row['state_bytes'] / 1e6:,.1f}"
+            spread = f"{_number(low)} to {_number(high)}"
+            cells.append([label, _number(middle), ratio, state, spread, row["settings"]])
+            times[label] = middle
+        header = (problem, "CPU ms a step", "times AdamW", "state, MB", "quartiles", "settings")
+        ours = [name for name in times if name.startswith("sketchy")]
+        shown += [
+            Table(header, cells, _machine(own[0])),
+            bars(times, title=f"{problem}: one step", x="CPU ms", strong=ours),
+        ]
+    return "Step time", shown
+
+
+def _scaling(path: Path, rows: list[Row]) -> Blocks:
+    cells, plots = [], []
+    for variable, own in _groups([row for row in rows if row["error"] is None], "variable").items():
+        curves = {}
+        for name, some in _groups(own, "optimizer").items():
+            sizes, times = [r["size"] for r in some], [statistics.median(_cpu(r).values()) for r in some]
+            curves[name] = (sizes, times)
+            exponent = f"{_exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
+            cells.append(
+                [
+                    f"{name} in {variable}",
+                    " · ".join(map(str, sizes)),
+                    " · ".join(map(_number, times)),
+                    exponent,
+                ]
+            )
+        title, y = f"Growth with {variable}", "CPU ms a step"
+        plots.append(lines(curves, title=title, x=variable, y=y, log_x=True, log_y=True))
+    table = Table(
+        ("optimizer", "sizes", "CPU ms a step", "exponent"),
+        cells,
+        f"Exponent: 1 is linear. {_machine(rows[0])}",
+    )
+    return "Scaling of a step", [table, *plots]
+
+
+def _machine(row: Row) -> str:
+    return f"{row['processor']}, torch {row['torch']}, commit {row['commit']}"
+
+
+def _cpu(row: Row) -> dict[int, float]:
+    return {sample["round"]: sample["cpu"] for sample in row["samples"]}
+
+
+def _label(row: Row) -> str:
+    return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
+
+
+def _loss(row: Row) -> float:
+    return math.inf if row["record"]["diverged"] or row["loss"] is None else float(row["loss"])
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Slope of log y against log x."""
+    return statistics.linear_regression([math.log(x) for x in xs], [math.log(y) for y in ys]).slope
+
+
+def _groups(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(row)
+    return groups
+
+
+def _kind(keys: str, build: Callable[[Path, list[Row]], Blocks]) -> Kind:
+    return Kind(frozenset(keys.split()), build)
+
+
+KINDS = (
+    _kind("learner eta delta average_loss error_rate sketch_size rows seconds", _online),
+    _kind("learner rounds bound regret", _counterexample),
+    _kind("solver rank numbers error certified lemma_1 microseconds", _sketch),
+    _kind("step parameter axis dim share share_low intrinsic_dimension escaped_mass", _spectra),
+    _kind("weights tensors groups optimizers", _memory),
+    _kind("optimizer rate loss loss_spread accuracy bytes milliseconds curve", _demo),
+    _kind("optimizer rank rate loss record", _quality),
+    _kind("problem optimizer rank settings samples state_bytes error processor", _step_time),
+    _kind("variable size optimizer samples error processor", _scaling),
+)

@@ -1,0 +1,150 @@
+"""`sketchy report`: every kind of file is shown, everything else is named, and the page stands alone."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tyro")
+pytest.importorskip("plotly")
+
+from report_runs import HOSTILE, jsonl, quality_row, step_row
+
+from sketchy.cli.report import report
+from sketchy.experiments.page import Page, Table
+from sketchy.experiments.report import collect
+from sketchy.experiments.sections import KINDS
+
+
+def table(page: Page, title: str) -> dict[str, dict[str, str]]:
+    """Cells of a section's first table, by row and column."""
+    section = next(section for section in page.sections if section.title.startswith(title))
+    found = next(block for block in section.blocks if isinstance(block, Table))
+    return {row[0]: dict(zip(found.header[1:], row[1:], strict=True)) for row in found.rows}
+
+
+def test_every_kind_is_recognised_in_what_the_commands_write(runs: Path) -> None:
+    page = collect([runs])
+    assert {section.title.partition(":")[0].partition(",")[0] for section in page.sections} == {
+        "Demo",
+        "Memory",
+        "Observation 2",
+        "Online learning",
+        "Scaling of a step",
+        "Sketches of digits",
+        "Spectra",
+        "Step time",
+        "Training quality",
+    }
+    assert len(KINDS) == 9 and len(page.sections) == 10  # training quality twice
+    assert {Path(file).name: why for file, why in page.not_understood.items()} == {
+        "<b>data.csv": "neither .json nor .jsonl",
+        "unknown.jsonl": "rows of no known kind",
+    }
+
+
+def test_numbers_are_those_of_the_rows(runs: Path) -> None:
+    page = collect([runs])
+    rows = [json.loads(line) for line in (runs / "oco" / "results.jsonl").read_text().splitlines()]
+    best = min(row["average_loss"] for row in rows if row["learner"] == "s-adagrad")
+    assert table(page, "Online learning")["s-adagrad"]["average loss"] == f"{best:.4f}"
+    demo = json.loads((runs / "demo" / "rows.jsonl").read_text().splitlines()[0])
+    assert table(page, "Demo")["AdamW"]["loss"].startswith(f"{demo['loss']:.3f} ± ")
+    assert table(page, "Memory")["SketchySOAP, rank 4"]["total"] == "8.79 KiB"
+    assert table(page, "Scaling")["adamw in m"]["exponent"] == f"{math.log(9 / 3, 4):.2f}"  # 3, 5, 9 ms
+    steps = table(page, "Step time")
+    assert steps["adamw"]["CPU ms a step"] == "3" and steps["adamw"]["times AdamW"] == "1.00"
+    assert steps["sketchy_soap"]["times AdamW"] == f"{10 / 3:.2f}"  # round by round: 9/2, 10/3, 11/4
+    assert steps["muon"] == dict.fromkeys(steps["muon"], "") | {"settings": "RuntimeError: no"}
+
+
+def test_a_rate_is_judged_by_the_mean_of_the_most_seeds(tmp_path: Path) -> None:
+    lucky = quality_row("soap", None, 0.1, 0.5)
+    steady = [quality_row("soap", None, 0.01, loss, seed) for seed, loss in enumerate((1.0, 2.0))]
+    jsonl(tmp_path / "quality.jsonl", [lucky, *steady])
+    row = table(collect([tmp_path]), "Training quality")["soap"]
+    assert (row["loss"], row["rate"], row["rates tried"], row["seeds"]) == ("1.5", "0.01", "2", "2")
+
+
+def test_a_contender_that_failed_says_why_and_is_last(runs: Path) -> None:
+    rows = table(collect([runs / "results"]), "Training quality")
+    assert list(rows)[-1] == "soap" and rows["soap"]["loss"] == "none"
+    assert rows["soap"][""] == "TimeoutError: too slow"
+
+
+def test_a_cut_off_last_line_is_left_out_and_a_bad_line_is_told(tmp_path: Path) -> None:
+    whole = json.dumps({"problem": "block", **step_row("adamw", 2.0)})
+    (tmp_path / "cut.jsonl").write_text(f'{whole}\n{{"problem": "bl')
+    (tmp_path / "bad.jsonl").write_text(f'{{"problem": "bl\n{whole}\n')
+    (tmp_path / "amiss.jsonl").write_text(json.dumps({**json.loads(whole), "samples": 3}) + "\n")
+    page = collect([tmp_path])
+    assert [Path(section.source).name for section in page.sections] == ["cut.jsonl"]
+    assert {Path(file).name for file in page.not_understood} == {"bad.jsonl", "amiss.jsonl"}
+
+
+class Tags(HTMLParser):
+    """All tags with their attributes, and the addresses that a browser would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_the_page_escapes_all_text_and_fetches_nothing(runs: Path) -> None:
+    page = collect([runs])
+    content = page.html(f"made by {HOSTILE}")
+    found = Tags(content).tags
+    assert not [tag for tag, _ in found if tag in ("img", "b", "iframe")]
+    assert len([tag for tag, _ in found if tag == "script"]) == content.count("<figure>") + 2
+    addresses = [value for _, attrs in found for name in ("src", "href") if (value := attrs.get(name))]
+    assert addresses and all(re.match("#section-|data:,", address) for address in addresses)
+    assert page.html("again") == page.html("again")
+
+
+def test_infinities_become_gaps(tmp_path: Path) -> None:
+    row = {"learner": "ogd", "delta": 0.0, "sketch_size": 4, "rows": 9, "error_rate": 0.5, "seconds": 1.0}
+    losses = {1e-3: 0.5, 1.0: float("inf")}
+    jsonl(tmp_path / "results.jsonl", [{**row, "eta": eta, "average_loss": x} for eta, x in losses.items()])
+    content = collect([tmp_path]).html("")
+    figure = re.findall(r'<script type="application/json">(.*?)</script>', content)[-1]
+    assert json.loads(figure)["data"][0]["y"] == [0.5, None]
+
+
+@pytest.mark.parametrize(
+    ("inside", "says"),
+    [
+        ({}, "holds no results of a run"),
+        ({"curves.png": "x", "table.md": "x", ".hidden.jsonl": "{}"}, "holds no results of a run"),
+        ({"a.csv": "x"}, "there is nothing to show; not understood: "),
+        ({"a.json": "{"}, "there is nothing to show; not understood: "),
+    ],
+)
+def test_a_directory_with_nothing_to_show_is_one_sentence_and_2(
+    inside: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name, text in inside.items():
+        (run / name).write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        report((run,), out=tmp_path / "report.html")
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1 and says in said
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_json_says_what_the_page_holds(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report((runs / "demo", runs / "odd"), out=tmp_path / "new" / "page.html", json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert Path(said["page"]).stat().st_size > 1e6  # plotly.js is in it
+    assert said["sections"][0]["title"] == "Demo: a small network on digits"
+    assert len(said["not_understood"]) == 2
