@@ -21,7 +21,10 @@ from torch import Tensor
 import sketchy
 from sketchy import oco
 from sketchy.experiments.data import Dataset
-from sketchy.experiments.paper import GRID_POINTS, GRID_RANGE, PAPER_LEARNERS, SKETCH_SIZE
+from sketchy.experiments.paper import GRID_POINTS as GRID_POINTS
+from sketchy.experiments.paper import GRID_RANGE as GRID_RANGE
+from sketchy.experiments.paper import PAPER_LEARNERS as PAPER_LEARNERS
+from sketchy.experiments.paper import SKETCH_SIZE as SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
 
 # These keep the delta they are given, and are tuned in both; the others start from 0.
