@@ -11,7 +11,7 @@ from cases import F64
 from checks import assert_close
 from sketchy.core import sketch
 from sketchy.core.axes import Layout, fold, layout, merge, unfold
-from sketchy.core.preconditioner import inverse_root, precondition
+from sketchy.core.preconditioner import inverse_root, precondition_
 
 TOLERANCE = 1e-9
 
@@ -111,7 +111,8 @@ def preconditioned(gradients: list[torch.Tensor], rank: int) -> torch.Tensor:
     sketches = [sketch.empty(d, rank, batch=(1,), dtype=F64) for d in gradients[0].shape[1:]]
     for G in gradients:
         sketches = [sketch.update(s, unfold(G, i)) for i, s in enumerate(sketches)]
-    return precondition(gradients[-1], [inverse_root(s, 1 / 4, eps=0.0) for s in sketches])
+    x, factor = precondition_(gradients[-1].clone(), [inverse_root(s, 1 / 4, eps=0.0) for s in sketches])
+    return x * factor.reshape(-1, 1, 1)
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(2, 8), st.integers(1, 3), st.integers(0, 99))

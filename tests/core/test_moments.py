@@ -6,6 +6,7 @@ import torch
 from cases import F32, F64
 from checks import assert_close
 from sketchy.core import moments
+from sketchy.core.linalg import energies
 
 BETAS = (0.0, 0.9, 0.999, 1.0)
 SCALES = (1e-30, 1e-20, 1.0, 1e20, 1e30)  # float32 squares of all but one leave the range
@@ -73,7 +74,7 @@ def test_scaling_every_gradient_changes_no_step_in_float32(scale, rng):
         root, rows, columns = torch.zeros(1, 4, 3), torch.zeros(1, 4).double(), torch.zeros(1, 3).double()
         for g in c * G:
             moments.observe_root_(root, g, 0.9)
-            r, k = moments.energy(g, g.abs().amax((1, 2)))
+            r, k = energies(g)
             rows, columns = 0.9 * rows + 0.1 * r, 0.9 * columns + 0.1 * k
         x, filled = c * G[-1], torch.ones(1, dtype=F64)
         a, b = moments.factored_inverse_roots(rows, columns, 1e-7)
@@ -84,10 +85,10 @@ def test_scaling_every_gradient_changes_no_step_in_float32(scale, rng):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("dtype", [F32, F64])
-def test_energy_is_the_sums_of_squares(dtype, scale, rng):
+def test_the_energies_of_rows_and_columns_are_sums_of_squares(dtype, scale, rng):
     G = torch.randn(3, 5, 4, generator=rng, dtype=F64) * torch.tensor([1.0, 1e-3, 0.0]).reshape(3, 1, 1)
     G = (scale * G).to(dtype)
-    rows, columns = moments.energy(G, G.abs().amax((1, 2)))
+    rows, columns = energies(G)
     assert rows.dtype == columns.dtype == F64
     for found, axis in ((rows, 2), (columns, 1)):
         expected = (G.double() ** 2).sum(axis)

@@ -111,7 +111,7 @@ RATES = {
     # SketchyShampoo, SketchySOAP, SketchyAdagrad, Shampoo
     "parabola": (0.1, 0.1, 1.0, 0.1),
     "rosenbrock_vector": (0.1, 0.1, 1.0, 0.1),
-    "rosenbrock_matrix": (0.1, 0.1, 1.0, 0.1),
+    "rosenbrock_matrix": (0.1, 0.03, 1.0, 0.1),
     "factorisation": (0.1, 0.3, 1.0, 0.1),
     "regression": (0.1, 0.1, 3.0, 0.1),
 }
@@ -136,6 +136,8 @@ def minimise(kind: type[torch.optim.Optimizer], problem: Problem, lr: float, **o
 def test_every_optimizer_reaches_the_level(name, kind):
     problem, lr = PROBLEMS[name], RATES[name][OPTIMIZERS.index(kind)]
     options = {k: v for k, v in problem.options.items() if not (kind is Shampoo and k == "rank")}
+    if name == "regression" and kind is not SketchyAdagrad:
+        options["graft"] = "factored"  # features of unlike scales: lengths by rows end at 0.05
     reached = minimise(kind, problem, lr, **options)
     assert reached <= problem.level, f"{reached:.2e}, not {problem.level:.2e}"
 
@@ -144,7 +146,7 @@ def test_every_optimizer_reaches_the_level(name, kind):
 def test_a_preconditioned_vector_finds_the_end_of_the_valley(kind):
     """SketchyShampoo's and Shampoo's other path for vectors."""
     problem = PROBLEMS["rosenbrock_vector"]
-    assert minimise(kind, problem, lr=0.3, betas=(0.9, 0.99), precondition_1d=True) <= problem.level
+    assert minimise(kind, problem, lr=0.15, betas=(0.9, 0.99), precondition_1d=True) <= problem.level
 
 
 def test_the_regression_is_badly_scaled_for_gradient_descent():

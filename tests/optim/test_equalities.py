@@ -126,7 +126,8 @@ def test_a_preconditioned_vector_under_sketchy_shampoo_is_sketchy_adagrad(rank):
 def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
     X, G = start(shape), gradients(shape)
     options = {"betas": betas, "nesterov": nesterov, "eps": SOAP_EPS, "weight_decay": 0.1}
-    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft=graft, **options).flatten(2)
+    ours = options | {"lr": LR, "rank": 12, "graft": graft, "graft_scale": 1.0}
+    found = train_one(SketchySOAP, X, G, **ours).flatten(2)
     player = reference.Soap.start(X.flatten(1))
     expected = play(player, G.flatten(2), factored=graft is not None, **options)
     assert_close(found, expected, scale=1, tolerance=SOAP)
@@ -178,7 +179,8 @@ def test_skipped_refreshes_equal_a_loop_that_skips_them_and_shapes_take_turns():
 def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
     """A square weight: one gradient then fixes both bases."""
     X, G = start((5, 5)), gradients((5, 5))
-    found = train_one(SketchySOAP, X, G, lr=LR, graft=graft, update_every=4, eps=SOAP_EPS, weight_decay=0.0)
+    options = {"graft": graft, "graft_scale": 1.0, "eps": SOAP_EPS, "weight_decay": 0.0}
+    found = train_one(SketchySOAP, X, G, lr=LR, update_every=4, **options)
     player = reference.Soap.start(X)
     for t, g in enumerate(G):
         player = player.step(g, LR, eps=SOAP_EPS, factored=graft is not None, refresh=t % 4 == 0)

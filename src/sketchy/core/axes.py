@@ -82,6 +82,11 @@ def merge(shape: tuple[int, ...], merge_dims: int | None) -> tuple[int, ...]:
     return tuple(merged) if len(merged) > 1 else (axes[0], math.prod(axes[1:]))
 
 
+def as_matrix(x: Tensor) -> Tensor:
+    """(S, b_1, ..., b_N) as (S, b_1, rest)."""
+    return x.reshape(x.shape[0], x.shape[1], -1)
+
+
 def unfold(x: Tensor, axis: int) -> Tensor:
     """(S, b_1, ..., b_N) as the (S, b_axis, rest) matrices whose columns are the fibres along one axis."""
     if x.dim() == 3:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import as_weights
+from sketchy.core.linalg import as_weights, energies, row_energy
 
 # What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X
 # of low rank with sides up to 4096. At or below it an entry is noise, which its own root would raise to a
@@ -42,8 +42,7 @@ def squares(parts: Parts, total: Tensor) -> Tensor:
     """
     (l, n), (m, r) = parts.left.shape[-2:], parts.right.shape[-2:]
     core = parts.core.double().square()
-    rows = _row_energy(parts.left)
-    columns = _row_energy(parts.right.mT)
+    rows, columns = row_energy(parts.left), energies(parts.right)[1]
     left = (rows - core.sum(-1)) / max(n - r, 1)
     right = (columns - core.sum(-2)) / max(m - l, 1)
     outside = total - rows.sum(-1) - columns.sum(-1) + core.sum((-2, -1))
@@ -61,10 +60,11 @@ def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Te
     return left @ moments @ right.mT
 
 
-def apply(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float) -> Tensor:
+def apply_(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
     Roots are raised by eps times the largest; where nothing but rounding was ever seen the result is zero.
+    The result is in X's memory where something is outside a basis.
     """
     l, r = parts.core.shape[-2:]
     root = moments.sqrt()
@@ -80,11 +80,9 @@ def apply(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: f
     right_edge = parts.right - U @ parts.core
     # core and left edge, less what w_rest X below already has of them
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
-    return torch.cat([U, (right - rest) * right_edge], -1) @ torch.cat([inner, V.mT], -2) + rest * X
-
-
-def _row_energy(X: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(X, dim=-1, dtype=torch.float64).square()
+    return X.mul_(rest).baddbmm_(
+        torch.cat([U, (right - rest) * right_edge], -1), torch.cat([inner, V.mT], -2)
+    )
 
 
 def _bordered(core: Tensor, left: Tensor, right: Tensor, rest: Tensor) -> Tensor:

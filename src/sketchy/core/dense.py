@@ -7,7 +7,7 @@ rank it is smaller and cheaper than a sketch, and exact.
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import certain, divide, extreme_scale, frobenius
+from sketchy.core.linalg import divide, extreme_scale, frobenius
 from sketchy.core.sketch import Sketch
 
 # What rounding adds to the error of one update, relative to ‖C‖ and in units of eps, beside the root of the
@@ -15,20 +15,24 @@ from sketchy.core.sketch import Sketch
 _ROUNDING = 16.0
 
 
-def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0) -> Sketch:
-    """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition."""
+def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None = None) -> Sketch:
+    """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition.
+
+    ``norm``: ‖A‖ (...), float64, where it is known.
+    """
     U, lam = sketch.basis, beta2 * sketch.eigenvalues
-    scale = extreme_scale(torch.maximum(frobenius(A), lam[..., 0].sqrt()))
-    if not certain(scale == 1):  # squares of extreme numbers leave the range
+    scale = extreme_scale(torch.maximum(frobenius(A) if norm is None else norm, lam[..., 0].sqrt()))
+    if scale is not None:  # squares of extreme numbers leave the range
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
-    theta, Z = torch.linalg.eigh((U * lam.to(U).unsqueeze(-2)) @ U.mT + A @ A.mT)
-    theta = theta.flip(-1).clamp(min=0).double()
-    square = scale.square()
+    C = (U * lam.to(U).unsqueeze(-2)) @ U.mT
+    theta, Z = torch.linalg.eigh(C.add_(A @ A.mT).neg_())  # negative, so that the largest comes first
+    theta = theta.neg().clamp(min=0).double()
+    if scale is not None:
+        theta = theta * scale.square().unsqueeze(-1)
     units = _ROUNDING + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5
-    rounding = units * torch.finfo(U.dtype).eps * theta[..., 0] * square
     return Sketch(
-        basis=Z.flip(-1),
-        eigenvalues=theta * square.unsqueeze(-1),
+        basis=Z,
+        eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
-        error_bound=beta2 * sketch.error_bound + rounding,
+        error_bound=beta2 * sketch.error_bound + units * torch.finfo(U.dtype).eps * theta[..., 0],
     )

@@ -11,14 +11,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from sketchy.core.panels import panels
+
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
 # the sine of the angle between the column and the span of those before it. Above this value the loss
 # was at most 50 eps in trials; warm-started iterations stay at 0.7 and above.
 _SAFE_SINE = 0.3
 
+# Columns whose lengths are further apart have squares that span float32's range.
+_UNEQUAL = 1e-8
+
 # Squared singular values further apart than this many eps are not resolved by an eigensolver of
 # the same precision.
 _GRADED = 10.0
+
+_STRIDE_PADDING = 8
 
 # Two products with 16 probes bound a flat spectrum of 1000 directions to 2.5 times its norm; three
 # to 1.6 times, at 5 % of an update's time.
@@ -36,32 +43,64 @@ def certain(condition: Tensor) -> bool:
     return bool(condition.all())
 
 
-def frobenius(A: Tensor) -> Tensor:
-    """The Frobenius norm of each (..., d, k) matrix, float64, safe from overflow and underflow.
+def energies(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of squares of the rows (..., d) and of the columns (..., k) of A (..., d, k), float64.
 
-    NaN or Inf exactly if an entry is. Rows are summed in the dtype of A, their sums in float64.
+    Safe from overflow and underflow for float32; NaN or Inf exactly if an entry is. Sums are taken in the
+    dtype of A.
     """
+    rows, columns = _safe(A, _row_and_column_energy)
+    return rows, columns
+
+
+def row_energy(A: Tensor) -> Tensor:
+    """The first of `energies`."""
+    (rows,) = _safe(A, lambda A: (_row_energy(A),))
+    return rows
+
+
+def frobenius(A: Tensor) -> Tensor:
+    """The Frobenius norm of each (..., d, k) matrix, as safe as its `row_energy`."""
+    return row_energy(A).sum(-1).sqrt()
+
+
+def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Sums of squares of A, the first of them over rows; extreme ones by way of A over its magnitude."""
     info = torch.finfo(A.dtype)
-    norm = _norm_by_rows(A)
-    lowest = (info.tiny / info.eps) ** 0.5  # below it, squares of entries lose digits
-    if not certain((norm > lowest) & (norm < 1 / lowest)):
-        largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
-        power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
-        unit = torch.where(largest > 0, torch.exp2(power), 1.0)  # exact to divide by
-        norm = _norm_by_rows(A / unit) * unit[..., 0, 0]
-    return norm
+    found = squares(A)
+    total = found[0].sum(-1)
+    lowest = info.tiny / info.eps  # below it, sums of squares lose digits
+    if A.numel() == 0 or certain((total > lowest) & (total < 1 / lowest)):
+        return found
+    largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
+    power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
+    unit = torch.where(largest > 0, torch.exp2(power), 1.0)  # exact to divide by
+    return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
 
 
-def _norm_by_rows(A: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(A, dim=-1).double().square().sum(-1).sqrt()
+def _row_energy(A: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(A, dim=-1).double().square()
 
 
-def extreme_scale(magnitude: Tensor) -> Tensor:
-    """A power of two to divide by where a magnitude is extreme, 1 elsewhere (and for zero).
+def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:
+    S = A.reshape(math.prod(A.shape[:-2]), *A.shape[-2:])
+    rows = S.new_empty(S.shape[:2], dtype=torch.float64)
+    columns = S.new_zeros(len(S), S.shape[2], dtype=torch.float64)
+    for stack, piece in panels(S):
+        squares = S[piece].square()
+        rows[piece] = squares.sum(-1).double()
+        columns[stack] += squares.sum(-2)
+    return rows.reshape(A.shape[:-1]), columns.reshape(*A.shape[:-2], A.shape[-1])
+
+
+def extreme_scale(magnitude: Tensor) -> Tensor | None:
+    """A power of two to divide by where a magnitude is extreme, 1 elsewhere (and for zero); None: 1 for all.
 
     Squares of extreme numbers overflow or underflow: a float32 gradient of 1e20 has a second moment
     of 1e40. Dividing by a power of two is exact.
     """
+    if certain((magnitude > 1e-8) & (magnitude < 1e8)):
+        return None
     power = torch.exp2(magnitude.log2().floor().clamp(-500, 500))
     return torch.where((magnitude > 0) & ((magnitude < 1e-8) | (magnitude > 1e8)), power, 1.0)
 
@@ -86,16 +125,34 @@ def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
+def product(A: Tensor, X: Tensor) -> Tensor:
+    """A @ X for a large A and a thin X: one that lies transposed in memory is multiplied from the left.
+
+    BLAS is some 7 % faster on a pair of products with A and Aᵀ for it.
+    """
+    lies_transposed = A.stride(-1) != 1 and A.stride(-2) == 1
+    return (X.mT @ A.mT).mT if lies_transposed else A @ X
+
+
 def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
     """L of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where it is not to be trusted.
 
     Untrusted is where the columns of K are so close to dependent that those of K L⁻ᵀ may not be
     orthonormal to working precision, or so unequal that their squares span float32's range.
     """
-    L, info = torch.linalg.cholesky_ex(W)
-    length = W.diagonal(dim1=-2, dim2=-1).sqrt()
-    sine = (L.diagonal(dim1=-2, dim2=-1) / length).amin(-1)
-    trusted = (info == 0) & (sine > _SAFE_SINE) & (length.amin(-1) > 1e-8 * length.amax(-1))
+    l = W.shape[-1]
+    if W.device.type == "cpu" and l % 128 == 0:
+        # columns a power of two apart share few cache lines: a longer stride is 1.5 to 2.5 times as fast
+        padded = torch.nn.functional.pad(W, (0, _STRIDE_PADDING, 0, _STRIDE_PADDING))
+        padded.diagonal(dim1=-2, dim2=-1)[..., l:] = 1.0
+        L, info = torch.linalg.cholesky_ex(padded)
+        L = L[..., :l, :l]
+    else:
+        L, info = torch.linalg.cholesky_ex(W)
+    squares = W.diagonal(dim1=-2, dim2=-1)
+    shortest, longest = squares.aminmax(dim=-1)
+    squared_sine = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin(-1)
+    trusted = (info == 0) & (squared_sine > _SAFE_SINE**2) & (shortest > _UNEQUAL**2 * longest)
     return L, ~trusted
 
 
@@ -127,9 +184,10 @@ def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
     pivots = L.diagonal(dim1=-2, dim2=-1)
     graded = pivots.amin(-1).square() < _GRADED * torch.finfo(T.dtype).eps * pivots.amax(-1).square()
     S = L.double() if graded.any() else L
-    theta, V = torch.linalg.eigh((S.mT @ S).mT, UPLO="U")  # 5 % faster than the other triangle, copied across
-    V = torch.linalg.solve_triangular(L.mT, V.flip(-1).to(T), upper=True)
-    return T @ V, theta.flip(-1).clamp(min=0).sqrt().to(T)
+    # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other triangle, copied across
+    theta, V = torch.linalg.eigh((S.mT @ S).neg_().mT, UPLO="U")
+    V = torch.linalg.solve_triangular(L.mT, V.to(T), upper=True)
+    return T @ V, theta.neg().clamp(min=0).sqrt().to(T)
 
 
 def fill(U: Tensor, live: Tensor) -> Tensor:

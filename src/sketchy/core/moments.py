@@ -10,7 +10,8 @@ Divisions are damped relative to the largest divisor, so that scaling every grad
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import as_weights, certain, divide, extreme_scale
+from sketchy.core.linalg import as_weights
+from sketchy.core.panels import panels
 
 
 def weights(beta2: float) -> tuple[float, float]:
@@ -31,28 +32,21 @@ def like(values: Tensor, x: Tensor) -> Tensor:
 def observe_root_(root: Tensor, g: Tensor, beta2: float) -> Tensor:
     """Fold g² into the square of ``root``, in place, without squaring."""
     old, new = weights(beta2)
-    return torch.hypot(root.mul_(old**0.5), g * new**0.5, out=root)
+    for _, piece in panels(root):
+        torch.hypot(root[piece].mul_(old**0.5), g[piece] * new**0.5, out=root[piece])
+    return root
 
 
 def divide_by_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
     """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen."""
-    largest = torch.linalg.vector_norm(root.reshape(len(root), -1), torch.inf, dim=-1)
-    # a zero divisor has a zero numerator, or one that is as good as zero
-    damped = (root + like(eps * largest, x)).clamp(min=torch.finfo(x.dtype).tiny)
-    return x / damped * like(filled.sqrt(), x)
-
-
-def energy(G: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of squares of each row (S, m) and column (S, n) of G (S, m, n), float64.
-
-    ``largest`` (S,) is the largest magnitude in each matrix: extreme ones are scaled before they are squared.
-    """
-    unit = extreme_scale(largest.double())
-    if not certain(unit == 1):
-        G = divide(G, unit)
-    unit = unit.unsqueeze(-1)
-    rows, columns = ((torch.linalg.vector_norm(G, dim=axis).double() * unit).square() for axis in (-1, -2))
-    return rows, columns
+    largest = root.reshape(len(root), -1).amax(-1)
+    damping, factor = like(eps * largest, x), like(filled.sqrt(), x)
+    step = torch.empty_like(x)
+    for stack, piece in panels(x):
+        # a zero divisor has a zero numerator, or one that is as good as zero
+        damped = (root[piece] + damping[stack]).clamp_(min=torch.finfo(x.dtype).tiny)
+        torch.div(x[piece], damped, out=step[piece]).mul_(factor[stack])
+    return step
 
 
 def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -62,11 +56,11 @@ def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[T
     """
     total = rows.sum(-1, keepdim=True)
     share = columns / torch.where(total > 0, total, 1.0)
-    a, b = (_inverse_root(values, eps) for values in (rows, share))
+    a, b = (inverse_root(values, eps) for values in (rows, share))
     return a.unsqueeze(-1), b.unsqueeze(-2)
 
 
-def _inverse_root(values: Tensor, eps: float) -> Tensor:
+def inverse_root(values: Tensor, eps: float) -> Tensor:
     """1 / (√v + eps max √v), zero for zeros without a floor."""
     root = values.sqrt()
     damped = root + eps * root.amax(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Inverse roots of compensated sketches, ready to be applied: G̃^(-e) = w_out I + U diag(w_in - w_out) Uᵀ.
+"""Inverse roots of compensated sketches: G̃^(-e) = w_out (I + U diag(w_in / w_out - 1) Uᵀ).
 
 Where `operator.Compensated` has the paper's pseudo-inverse, training damps: eigenvalues are raised by
 eps times the largest. The weight outside the basis is that of ρ. A direction whose eigenvalue is zero, in
@@ -8,7 +8,7 @@ in float32 has rounding of some eps for zeros of a low-rank stream: there eps de
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,39 +25,59 @@ _NEVER_SEEN = 1e-14
 class InverseRoot:
     """G̃^(-e) of Alg. 3, line 6: symmetric, positive, low rank plus diagonal."""
 
-    basis: Tensor  # U, (..., d, l)
-    inside: Tensor  # w_in - w_out, (..., l, 1)
-    outside: Tensor  # w_out, (..., 1, 1)
+    basis: Tensor  # U, (S, d, l)
+    inside: Tensor  # w_in / w_out - 1, (S, l, 1); w_in where U is whole and nothing is outside
+    outside: Tensor  # w_out, (S,); 1 where U is whole
 
-    def apply(self, x: Tensor) -> Tensor:
-        """G̃^(-e) x for x (..., d, k). O(d l k)."""
-        U = self.basis
-        if U.shape[-2] == U.shape[-1]:  # nothing is outside, and U Uᵀ x would cost its rounding
-            return U @ (as_weights(self.inside + self.outside, x) * (U.mT @ x))
-        inside, outside = (as_weights(weight, x) for weight in (self.inside, self.outside))
-        return torch.baddbmm(outside * x, U, inside * (U.mT @ x))
+    @property
+    def whole(self) -> bool:
+        return self.basis.shape[-2] == self.basis.shape[-1]
+
+    def apply_(self, x: Tensor) -> Tensor:
+        """G̃^(-e) x / w_out for x (S, d, k), in place where something is outside. O(d k l)."""
+        U, weights = self.basis, as_weights(self.inside, x)
+        if self.whole:
+            return U @ (weights * (U.mT @ x))
+        return x.baddbmm_(U, weights * (U.mT @ x))
+
+    def apply_right_(self, x: Tensor) -> Tensor:
+        """The same along the last axis of x (S, k, d)."""
+        U, weights = self.basis, as_weights(self.inside, x).mT
+        if self.whole:
+            return (x @ U * weights) @ U.mT
+        return x.baddbmm_(x @ U * weights, U.mT)
 
 
 def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
     lam, rho = sketch.eigenvalues, sketch.escaped_mass.unsqueeze(-1)
     largest = lam[..., :1] + rho
+    seen = largest > 0
     average = lam.sum(-1, keepdim=True) / sketch.dim  # needed only where ρ = 0
 
-    def inverse(values: Tensor) -> Tensor:
-        damped = torch.where(values > _NEVER_SEEN * largest, values, average) + eps * largest
-        return torch.where(largest > 0, torch.where(largest > 0, damped, 1.0) ** -exponent, 0.0)
+    values = torch.cat([lam + rho, rho], -1)
+    values = torch.where(values > _NEVER_SEEN * largest, values, average) + eps * largest
+    values = torch.where(seen, values, 1.0) ** -exponent
+    inside, outside = values[..., :-1], values[..., -1:]
+    root = InverseRoot(sketch.basis, inside.unsqueeze(-1), seen.squeeze(-1).double())
+    if root.whole:
+        return root
+    return replace(root, inside=(inside / outside - 1).unsqueeze(-1), outside=(outside * seen).squeeze(-1))
 
-    w_in, w_out = inverse(lam + rho), inverse(rho)
-    return InverseRoot(sketch.basis, (w_in - w_out).unsqueeze(-1), w_out.unsqueeze(-1))
 
-
-def precondition(x: Tensor, roots: Sequence[InverseRoot | None]) -> Tensor:
+def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:
     """Apply one inverse root along each axis of x (S, b_1, ..., b_N): L̃^(-e) X R̃^(-e) for N = 2 (Alg. 3).
 
-    None leaves an axis as it is.
+    None leaves an axis as it is. Returns the result, in x's memory where that can be, and the factor (S,) it
+    lacks.
     """
+    factor = torch.ones(len(x), dtype=torch.float64, device=x.device)
     for axis, root in enumerate(roots):
-        if root is not None:
-            x = fold(root.apply(unfold(x, axis)), axis, like=x)
-    return x
+        if root is None:
+            continue
+        if axis == 1 and x.dim() == 3:
+            x = root.apply_right_(x)
+        else:
+            x = fold(root.apply_(unfold(x, axis)), axis, like=x)
+        factor = factor * root.outside
+    return x, factor

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import (
-    certain,
     cholesky,
     divide,
     extreme_scale,
@@ -23,6 +22,7 @@ from sketchy.core.linalg import (
     left_singular,
     left_singular_by_products,
     norm_bound,
+    product,
 )
 
 # What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
@@ -84,26 +84,27 @@ def update(
     solver: str = "exact",
     probes: Tensor | None = None,
     failure_probability: float = 1e-6,
+    norm: Tensor | None = None,
 ) -> Sketch:
     """FD-update (Alg. 1) with the decay of Sec. 4.3: the sketch of β₂ C + A Aᵀ.
 
     ``A``: (..., d, k), any k >= 1, with the sketch's leading dimensions. ``probes``: Gaussian
     (r, d), independent of the stream, for a sharp certificate of the subspace solver; without
-    them its error bound rests on traces alone.
+    them its error bound rests on traces alone. ``norm``: ‖A‖ (...), float64, where it is known.
 
     Cost: O(d (l + k) min(d, l + k)) at the speed of an SVD (exact), O(d k l) at the speed of
     matrix products (subspace).
     """
     dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
-    lam, norm = beta2 * sketch.eigenvalues, frobenius(A)
+    lam, norm = beta2 * sketch.eigenvalues, frobenius(A) if norm is None else norm
     scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
-    if not certain(scale == 1):  # from here to the return, everything is in units of the scale
+    if scale is not None:  # from here on, everything is in units of the scale
         A = divide(A, scale)
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
     U, sigma = _STEPS[solver](sketch.basis, lam.sqrt().to(dtype), A)
     live = sigma > _NOISE * eps * sigma[..., :1]
-    U, sigma = fill(U, live), torch.where(live, sigma, 0.0).double()
+    U, sigma = fill(U, live), (sigma * live).double()
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
     lost = escaped = cut.squeeze(-1).square()
@@ -114,12 +115,14 @@ def update(
     rounding = _ROUNDING[dtype] + (max(A.shape[-2:]) ** 0.5 if solver == "subspace" else 0.0)
     lost = lost + rounding * eps * sigma[..., 0].square()
 
-    square = scale.square()
+    if scale is not None:
+        square = scale.square()
+        kept, escaped, lost = kept * square.unsqueeze(-1), escaped * square, lost * square
     return Sketch(
         basis=U,
-        eigenvalues=kept * square.unsqueeze(-1),
-        escaped_mass=beta2 * sketch.escaped_mass + escaped * square,
-        error_bound=beta2 * sketch.error_bound + lost * square,
+        eigenvalues=kept,
+        escaped_mass=beta2 * sketch.escaped_mass + escaped,
+        error_bound=beta2 * sketch.error_bound + lost,
     )
 
 
@@ -137,7 +140,7 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
     """
     l = U.shape[-1]
-    K = A.mT @ U  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
+    K = product(A.mT, U)  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
     W = K.mT @ K
     W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
     L, unsafe = cholesky(W)
@@ -145,7 +148,7 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
         Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
         return left_singular(T, l)
-    Y = (A @ K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
+    Y = product(A, K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
     # L Tᵀ = Yᵀ: LAPACK reads columns, and so the rows of T = Y L⁻ᵀ need no copy across
     return left_singular_by_products(torch.linalg.solve_triangular(L, Y.mT, upper=False).mT)
 

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sketchy.core import dense, graft, momentum
-from sketchy.core.axes import unfold
-from sketchy.core.linalg import certain
+from sketchy.core.axes import as_matrix, unfold
+from sketchy.core.linalg import certain, energies, row_energy
 from sketchy.core.moments import correction, divide_by_root, like, observe_root_
-from sketchy.core.preconditioner import inverse_root, precondition
+from sketchy.core.panels import panels
+from sketchy.core.preconditioner import inverse_root, precondition_
 from sketchy.core.sketch import Sketch, update
 from sketchy.optim import options as table
 from sketchy.optim import state as states
@@ -29,10 +30,11 @@ from sketchy.optim.routing import names_of, route
 from sketchy.optim.state import Stack
 
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
-_TOO_LARGE = {torch.float32: 1e34, torch.float64: 1e140}
+_TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
 
 Group = dict[str, Any]
 Values = dict[str, Tensor]
+Energy = tuple[Tensor, Tensor | None]  # of the rows of a stack of blocks, and of their columns if needed
 
 
 class Engine(Optimizer):
@@ -207,66 +209,94 @@ class Engine(Optimizer):
 
     def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
         G = stack.gradients(group["maximize"])
-        largest = torch.linalg.vector_norm(G.reshape(len(G), -1), torch.inf, dim=1)
-        good = largest < _TOO_LARGE[G.dtype]  # no NaN is
+        blocks = as_matrix(stack.plan.layout.split(G))
+        factored = stack.plan.path == "sketch" and group["graft"] == "factored"
+        energy: Energy = energies(blocks) if factored else (row_energy(blocks), None)
+        good = energy[0].reshape(len(G), -1).sum(-1).sqrt() < _TOO_LARGE[G.dtype]  # no NaN is
         values = stack.gather()
         before = None
         if not certain(good):  # a bad gradient is zero here, and what it would change is put back below
             G = _select(good, G, torch.zeros_like(G))
-            largest = torch.where(good, largest, 0.0)
+            rows, columns = (None if e is None else _select(good, e, torch.zeros_like(e)) for e in energy)
+            assert rows is not None
+            energy = rows, columns
             before = {name: value.clone() for name, value in values.items()}
 
         values["step"] = values["step"] + 1
-        direction = self._advance(group, stack.plan, values, G, largest, due)
+        direction, factor = self._advance(group, stack.plan, values, G, energy, due)
         if before is not None:
             values = {name: _select(good, value, before[name]) for name, value in values.items()}
             values["skipped"] = before["skipped"] + ~good
             direction = _select(good, direction, torch.zeros_like(direction))
         stack.scatter(values)
-        _descend(stack.params, direction, group, None if before is None else good)
+        _descend(stack.params, direction, factor, group, None if before is None else good)
 
     def _advance(
-        self, group: Group, plan: Plan, values: Values, G: Tensor, largest: Tensor, due: bool
-    ) -> Tensor:
-        """Fold a stack of gradients (K, *shape) into ``values``; returns the directions, shaped alike."""
+        self, group: Group, plan: Plan, values: Values, G: Tensor, energy: Energy, due: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Fold a stack of gradients (K, *shape) into ``values``.
+
+        Returns the directions, shaped alike, and the factors (K,) that they lack.
+        """
         beta1, beta2 = group["betas"]
         average, step = group["moving_average_momentum"], values["step"]
-        x = G
         if beta1 > 0:
-            M = momentum.advance_(values["momentum"], G, beta1, moving_average=average)
-            x = momentum.look(M, G, beta1, step, moving_average=average, nesterov=group["nesterov"])
+            nesterov = group["nesterov"]
+            x, ahead = momentum.advance_(
+                values["momentum"], G, beta1, step, moving_average=average, nesterov=nesterov
+            )
+        else:
+            x, ahead = G.clone(), _ones(step)
         if plan.path == "adam":
             root = observe_root_(values["root_moment"], G, beta2)
-            return divide_by_root(x, root, correction(beta2, step), group["eps"])
+            return divide_by_root(x, root, correction(beta2, step), group["eps"]), ahead
 
         blocks = plan.layout
-        step, largest = (t.repeat_interleave(blocks.count) for t in (step, largest))
+        step, ahead = (t.repeat_interleave(blocks.count) for t in (step, ahead))
         G, x = blocks.split(G), blocks.split(x)
         rule = group["graft"]
         own = {name: values[name] for name in graft.accumulators(rule, blocks.block)}
-        values.update(graft.observe(rule, own, G, largest, beta2))
-        direction = self._direction(group, plan, values, G, x, step, due)
-        if rule is not None or group["start_step"] > 1:
-            lent = graft.step(rule, values, x, step, beta2=beta2, eps=group["eps"])
-            if rule is not None and rule.endswith("_normalized"):
-                # momentum of length one would step as far as ever when the gradient has gone
-                lent = graft.rescale(lent, graft.step(rule, values, G, step, beta2=beta2, eps=group["eps"]))
-            if rule is not None:
-                direction = graft.rescale(direction, to=lent)
-            if group["start_step"] > 1:
-                direction = torch.where(like(step, x) >= group["start_step"], direction, lent)
-        return blocks.join(direction)
+        values.update(graft.observe(rule, own, G, energy, beta2))
+        lender = graft.Graft(rule, values, step, beta2=beta2, eps=group["eps"])
+        lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
+        if rule is not None:
+            # normalised momentum, of length one, would step as far as ever when the gradient has gone
+            wanted = lender.length(G) if lender.normalized else ahead * lender.length(x)
+            if lent is not None and lender.normalized:
+                lent = lent * like(graft.ratio(wanted, lent), lent)
+        norm = energy[0].sum(-1).sqrt()
+        direction, factor = self._direction(group, plan, values, G, norm, x, step, due)
+        factor = ahead * factor
+        if rule is not None:
+            factor = graft.ratio(wanted * group["graft_scale"], direction)
+        if lent is not None:
+            late = like(step, direction) >= group["start_step"]
+            direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)
+        if blocks.count > 1:
+            direction, factor = direction.mul_(like(factor, direction)), _ones(values["step"])
+        return blocks.join(direction), factor
 
     def _direction(
-        self, group: Group, plan: Plan, values: Values, G: Tensor, x: Tensor, step: Tensor, due: bool
-    ) -> Tensor:
-        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots."""
-        sketches = self._sketches(group, plan, values, G, due)
+        self,
+        group: Group,
+        plan: Plan,
+        values: Values,
+        G: Tensor,
+        norm: Tensor,
+        x: Tensor,
+        step: Tensor,
+        due: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots.
+
+        Returns a direction, in x's memory where that can be, and the factor (S,) that it lacks.
+        """
+        sketches = self._sketches(group, plan, values, G, norm, due)
         roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
-        return precondition(x, roots)
+        return precondition_(x, roots)
 
     def _sketches(
-        self, group: Group, plan: Plan, values: Values, G: Tensor, due: bool
+        self, group: Group, plan: Plan, values: Values, G: Tensor, norm: Tensor, due: bool
     ) -> list[Sketch | None]:
         """The sketch of each axis, with G (S, *block) folded in when it is due."""
         sketches: list[Sketch | None] = []
@@ -278,12 +308,16 @@ class Engine(Optimizer):
             if due:
                 A, beta2 = unfold(G, i), group["betas"][1]
                 if axis.dense:
-                    sketch = dense.update(sketch, A, beta2=beta2)
+                    sketch = dense.update(sketch, A, beta2=beta2, norm=norm)
                 else:
-                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"])
+                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"], norm=norm)
                 values.update(states.values_of(sketch, axis))
             sketches.append(sketch)
         return sketches
+
+
+def _ones(step: Tensor) -> Tensor:
+    return torch.ones_like(step, dtype=torch.float64)
 
 
 def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -292,17 +326,40 @@ def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(mask, new.to(old.dtype), old)
 
 
-def _descend(params: Sequence[Tensor], direction: Tensor, group: Group, good: Tensor | None) -> None:
-    """p ← p - lr (direction + weight_decay p), rounded to the dtype of p once; bad gradients move nothing."""
+def _descend(
+    params: Sequence[Tensor], direction: Tensor, factor: Tensor, group: Group, good: Tensor | None
+) -> None:
+    """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
     lr, decay = group["lr"], group["weight_decay"]
-    steps = list(direction.unbind())
+    if any(p.dtype != direction.dtype for p in params):
+        steps = direction.mul_(like(factor, direction))
+        return _descend_short(params, list(steps.unbind()), lr, decay, good)
+    shrink = like(1 - lr * decay * (_ones(factor) if good is None else good.double()), direction)
+    move = like(factor * lr, direction)
+    if len(params) == 1:
+        p = params[0].unsqueeze(0)
+        for _, piece in panels(direction):
+            if decay > 0:
+                p[piece].mul_(shrink)
+            p[piece].sub_(direction[piece].mul_(move))
+        return None
+    if decay > 0:
+        torch._foreach_mul_(list(params), list(shrink.unbind()))
+    torch._foreach_sub_(list(params), list(direction.mul_(move).unbind()))
+    return None
+
+
+def _descend_short(
+    params: Sequence[Tensor], steps: list[Tensor], lr: float | Tensor, decay: float, good: Tensor | None
+) -> None:
+    """p ← p - lr (step + weight_decay p) in the long dtype of the steps, rounded to that of p once."""
     if decay > 0 and good is None:
         torch._foreach_add_(steps, list(params), alpha=decay)
     elif decay > 0 and good is not None:
         for step, p, counts in zip(steps, params, good, strict=True):
             step.add_(torch.where(counts, p, 0.0), alpha=decay)
     if isinstance(lr, Tensor):
-        torch._foreach_mul_(steps, lr.reshape(()).to(direction))
+        torch._foreach_mul_(steps, lr.reshape(()).to(steps[0]))
         torch._foreach_sub_(list(params), steps)
     else:
         torch._foreach_add_(list(params), steps, alpha=-lr)

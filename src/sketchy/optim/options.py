@@ -107,7 +107,8 @@ OPTIONS: dict[str, Option] = {
     "start_step": Option(
         1, _count(1), "the first step to precondition; before it, the graft's own step is taken"
     ),
-    "graft": Option("factored", _one_of(None, *RULES), "whose length a step has; None: its own"),
+    "graft": Option("rows", _one_of(None, *RULES), "whose length a step has; None: its own"),
+    "graft_scale": Option(2.0, _NOT_NEGATIVE, "how many times the graft's length a preconditioned step has"),
     "solver": Option(
         "subspace", _one_of(*SOLVERS), "how a sketch is updated: by matrix products or by an SVD"
     ),
@@ -154,6 +155,7 @@ class Options(TypedDict, total=False):
     update_every: int
     start_step: int
     graft: str | None
+    graft_scale: float
     solver: str
     block_size: int | None
     merge_dims: int | None

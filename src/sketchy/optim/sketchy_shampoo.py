@@ -11,6 +11,7 @@ PAPER: dict[str, Any] = {
     "start_step": 101,
     "update_every": 10,
     "graft": "rmsprop_normalized",
+    "graft_scale": 1.0,
     "moving_average_momentum": True,
     "nesterov": False,
 }

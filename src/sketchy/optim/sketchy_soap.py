@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sketchy.core import corrected
-from sketchy.core.linalg import frobenius
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
 from sketchy.optim.engine import Engine, Values
@@ -23,14 +22,23 @@ class SketchySOAP(Engine):
     """
 
     kind: ClassVar[str] = "corrected"
+    changed: ClassVar[dict[str, Any]] = {"graft_scale": 3.2}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _direction(
-        self, group: dict[str, Any], plan: Plan, values: Values, G: Tensor, x: Tensor, step: Tensor, due: bool
-    ) -> Tensor:
+        self,
+        group: dict[str, Any],
+        plan: Plan,
+        values: Values,
+        G: Tensor,
+        norm: Tensor,
+        x: Tensor,
+        step: Tensor,
+        due: bool,
+    ) -> tuple[Tensor, Tensor]:
         beta2 = group["betas"][1]
         before = [None if a is None else sketch_of(values, a, plan.work) for a in plan.axes]
-        after = self._sketches(group, plan, values, G, due)
+        after = self._sketches(group, plan, values, G, norm, due)
         old, new = (
             [_basis(s, size, G) for s, size in zip(side, G.shape[1:], strict=True)]
             for side in (before, after)
@@ -40,11 +48,10 @@ class SketchySOAP(Engine):
             moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
         U, V = new
         kept, added = weights(beta2)
-        total = frobenius(G).square()
-        moments = kept * moments + added * corrected.squares(corrected.project(G, U, V), total)
+        moments = kept * moments + added * corrected.squares(corrected.project(G, U, V), norm.square())
         values["second_moment"] = moments
-        moments = moments / correction(beta2, step).reshape(-1, 1, 1)
-        return corrected.apply(x, U, V, corrected.project(x, U, V), moments, group["eps"])
+        filled = correction(beta2, step)
+        return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, group["eps"]), filled.sqrt()
 
 
 def _basis(sketch: Sketch | None, size: int, like: Tensor) -> Tensor:
