@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from sketchy import core as core
     from sketchy import oco as oco
     from sketchy import optim as optim
+    from sketchy.analysis.spectra import SpectrumMonitor as SpectrumMonitor
     from sketchy.frequent_directions import FrequentDirections as FrequentDirections
     from sketchy.optim import Shampoo as Shampoo
     from sketchy.optim import SketchyAdagrad as SketchyAdagrad
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PACKAGES = ("core", "oco", "optim")
-_HOMES = {"FrequentDirections": "sketchy.frequent_directions"} | dict.fromkeys(
+_HOMES = {
+    "FrequentDirections": "sketchy.frequent_directions",
+    "SpectrumMonitor": "sketchy.analysis.spectra",
+} | dict.fromkeys(
     ("Shampoo", "SketchyAdagrad", "SketchyShampoo", "SketchySOAP", "param_groups"), "sketchy.optim"
 )
 

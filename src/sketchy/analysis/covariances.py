@@ -27,7 +27,7 @@ Include = Callable[[str, Tensor], bool]  # whether to watch a weight, by name an
 
 @dataclass(frozen=True)
 class Covariance:
-    """What is known of the spectra of S covariances C, each d x d.
+    """What is known of the spectra of S covariances C, each d x d (Sec. 5.2).
 
     With λ the ``eigenvalues``, followed by zeros: λ_i - below <= λ_i(C) <= λ_i + above for all i <= d. Of a
     sketch B Bᵀ that is Weyl's inequality for 0 ⪯ C - B Bᵀ ⪯ above I, its certified error, and below is 0
