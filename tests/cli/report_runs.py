@@ -52,6 +52,7 @@ def write_runs(root: Path) -> None:
     failed["record"] |= {"error": "TimeoutError: too slow", "diverged": True}
     jsonl(root / "results" / "quality-charlm.jsonl", [{"budget": {"rates": 1}}, *quality, failed])
     steps = [step_row("adamw", 2.0), step_row("sketchy_soap", 9.0), step_row("muon", 1.0, "RuntimeError: no")]
+    steps.append(step_row("sketchy_soap floor", 4.0))
     jsonl(root / "results" / "step-time.jsonl", [{"problem": "block", **row} for row in steps])
     growth = [step_row("adamw", 2.0 * size, variable="m", size=size) for size in (1, 2, 4)]
     jsonl(root / "results" / "scaling.jsonl", growth)

@@ -58,6 +58,7 @@ def test_numbers_are_those_of_the_rows(runs: Path) -> None:
     steps = table(page, "Step time")
     assert steps["adamw"]["CPU ms a step"] == "3" and steps["adamw"]["times AdamW"] == "1.00"
     assert steps["sketchy_soap"]["times AdamW"] == f"{10 / 3:.2f}"  # round by round: 9/2, 10/3, 11/4
+    assert steps["sketchy_soap floor"]["times AdamW"] == ""  # no optimizer
     assert steps["muon"] == dict.fromkeys(steps["muon"], "") | {"settings": "RuntimeError: no"}
 
 

@@ -17,11 +17,12 @@ Curve = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Table:
-    """Text in cells; the first column is left-aligned."""
+    """Text in cells; the first column is left-aligned, and so is the last where it has ``notes``."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    notes: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,8 @@ def _table(table: Table) -> str:
     )
     caption = f"<p class=caption>{escape(table.caption)}</p>" if table.caption else ""
     content = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f"<div class=scroll tabindex=0><table>{content}</table></div>{caption}"
+    kind = " class=notes" if table.notes else ""
+    return f"<div class=scroll tabindex=0><table{kind}>{content}</table></div>{caption}"
 
 
 def _plot(plot: Plot) -> str:

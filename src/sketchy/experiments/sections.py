@@ -204,7 +204,7 @@ def _quality(path: Path, rows: list[Row]) -> Blocks:
     )
     header = ("optimizer", "loss", "state, kB", "seconds", "rate", "rates tried", "seeds", "")
     return f"Training quality: {task}, {steps:,} steps", [
-        Table(header, cells, caption),
+        Table(header, cells, caption, notes=True),
         points(front, title="Loss against optimizer state", x="optimizer state, MB", y="validation loss"),
         lines(curves, title="At these rates, mean of seeds", x="step", y="validation loss"),
         lines(sweeps, title="Every rate, mean of seeds", x="learning rate", y="validation loss", log_x=True),
@@ -212,6 +212,10 @@ def _quality(path: Path, rows: list[Row]) -> Blocks:
 
 
 def _step_time(path: Path, rows: list[Row]) -> Blocks:
+    def steps(row: Row) -> bool:
+        """Others are what a step is held against: its products alone, or the passes before it."""
+        return not row["optimizer"].endswith(" floor") and row["optimizer"] != "forward and backward"
+
     shown: list[Table | Plot] = []
     for problem, own in _groups(rows, "problem").items():
         adamw = next((_cpu(row) for row in own if row["optimizer"] == "adamw"), {})
@@ -223,15 +227,15 @@ def _step_time(path: Path, rows: list[Row]) -> Blocks:
                 continue
             low, middle, high = _quartiles(list(cpu.values()))
             ratios = [cpu[i] / adamw[i] for i in cpu.keys() & adamw.keys()]  # round by round
-            ratio = f"{statistics.median(ratios):.2f}" if ratios else ""
+            ratio = f"{statistics.median(ratios):.2f}" if ratios and steps(row) else ""
             state = "" if row["state_bytes"] is None else f"{row['state_bytes'] / 1e6:,.1f}"
             spread = f"{_number(low)} to {_number(high)}"
             cells.append([label, _number(middle), ratio, state, spread, row["settings"]])
             times[label] = middle
         header = (problem, "CPU ms a step", "times AdamW", "state, MB", "quartiles", "settings")
-        ours = [name for name in times if name.startswith("sketchy")]
+        ours = [_label(row) for row in own if row["optimizer"].startswith("sketchy") and steps(row)]
         shown += [
-            Table(header, cells, _machine(own[0])),
+            Table(header, cells, _machine(own[0]), notes=True),
             bars(times, title=f"{problem}: one step", x="CPU ms", strong=ours),
         ]
     return "Step time", shown
