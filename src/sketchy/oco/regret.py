@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sketchy.core.regret import observed
 from sketchy.oco.domain import Domain, Everything
+from sketchy.oco.hinge_best import best_for_hinge
 from sketchy.oco.learner import Learner
 from sketchy.oco.loss import Loss
 from sketchy.oco.norm import Dense
@@ -19,11 +20,13 @@ def best_point(
 ) -> Tensor:
     """The point of the domain with the least Σ_t f_t(x), (d,): Newton's method, projected in its norm.
 
-    Linear losses have it in closed form. The hinge loss, whose best point is that of a linear program, is
-    refused. Raises where there is none: a linear loss on the whole space, or separable data under the
+    Linear losses have it in closed form. For the hinge loss, :mod:`sketchy.oco.hinge_best` finds it, with a
+    certificate. Raises where there is none: a linear loss on the whole space, or separable data under the
     logistic loss, whose infimum isn't attained.
     """
     domain, X, y = domain or Everything(), X.double(), y.double()
+    if loss.name == "hinge":
+        return best_for_hinge((2 * y - 1).unsqueeze(-1) * X, domain)
     if loss.curvature is None:
         raise ValueError(
             f"loss={loss.name!r} has no second derivative: give another loss or your own comparator"
