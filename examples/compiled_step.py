@@ -5,6 +5,7 @@ python examples/compiled_step.py           # compiling needs a C++ compiler, and
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,15 +14,18 @@ from torch import nn
 import sketchy
 
 
-def main(steps: int = 10, rank: int = 8, optimizer_name: str = "SketchyShampoo") -> list[float]:
+def main(
+    steps: int = 10, rank: int = 8, widths: tuple[int, ...] = (64, 10), optimizer_name: str = "SketchyShampoo"
+) -> list[float]:
     """Train two equal networks, one with a compiled step; print and return their relative distances."""
     torch.manual_seed(0)
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = images.float() / 16
-    eager, compiled = nn.Linear(64, 10), nn.Linear(64, 10)  # more layers only compile for longer
+    # more layers only compile for longer
+    eager, compiled = (nn.Sequential(*(nn.Linear(m, n) for m, n in pairwise(widths))) for _ in range(2))
     compiled.load_state_dict(eager.state_dict())
 
-    runs: list[tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]] = []
+    runs: list[tuple[nn.Sequential, torch.optim.Optimizer, Callable[[], None]]] = []
     for model in (eager, compiled):
         optimizer = getattr(sketchy, optimizer_name)(model.named_parameters(), lr=3e-3, rank=rank)
         runs.append((model, optimizer, optimizer.step if model is eager else torch.compile(optimizer.step)))

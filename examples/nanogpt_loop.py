@@ -45,9 +45,8 @@ class GPT(nn.Module):
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
     warmup = steps // 10
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * (0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))))
+    cosine = 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+    return peak * ((step + 1) / warmup if step < warmup else cosine)
 
 
 def main(
