@@ -12,7 +12,7 @@ demo: $(VENV)/installed-all  ## train a small network with AdamW and with ours: 
 test: $(VENV)/installed-dev  ## the default suite
 	$(BIN)/python -m pytest
 
-test-all: $(VENV)/installed-dev  ## the default suite and the slow tests
+test-all: $(VENV)/installed-dev $(VENV)/installed-integrations  ## the default suite and the slow tests
 	$(BIN)/python -m pytest -m ""
 
 lint: $(VENV)/installed-dev

@@ -53,8 +53,8 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
     >>> import sketchy
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4))
-    >>> [group["path"] for group in sketchy.param_groups(net)]
-    ['sketch', 'adam']
+    >>> print(*[group["path"] for group in sketchy.param_groups(net)])
+    sketch adam
     """
     kinds = (nn.Embedding, nn.EmbeddingBag)
     embeddings = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters(recurse=False)}

@@ -30,8 +30,8 @@ class SketchyShampoo(Engine):
     >>> optimizer = sketchy.SketchyShampoo(net.named_parameters(), lr=1e-3, rank=3)
     >>> net(torch.ones(2, 8)).square().sum().backward()
     >>> optimizer.step()
-    >>> [row.path for row in optimizer.report()]
-    ['sketch', 'adam']
+    >>> print(*[row.path for row in optimizer.report()])
+    sketch adam
     """
 
     kind: ClassVar[str] = "sketch"
