@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from sketchy.experiments.plot import COLOURS
 
@@ -31,6 +31,7 @@ def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
             lost = [rate for rate in rates if curve[rate] > top]
             axes.plot(lost, [top] * len(lost), "x", ms=8, color=colour)
         axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         if top > 2 * min(finite):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
