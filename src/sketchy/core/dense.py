@@ -7,7 +7,7 @@ rank it is smaller and cheaper than a sketch, and exact.
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import divide, extreme_scale, frobenius
+from sketchy.core.linalg import divide, extreme_scale, frobenius, product_eps
 from sketchy.core.sketch import Sketch
 
 # What rounding adds to the error of one update, relative to ‖C‖ and in units of eps, beside the root of the
@@ -29,10 +29,11 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     theta = theta.neg().clamp(min=0).double()
     if scale is not None:
         theta = theta * scale.square().unsqueeze(-1)
-    units = _ROUNDING + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5
+    eps = torch.finfo(U.dtype).eps
+    rounding = _ROUNDING * product_eps(A) + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5 * eps
     return Sketch(
         basis=Z,
         eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
-        error_bound=beta2 * sketch.error_bound + units * torch.finfo(U.dtype).eps * theta[..., 0],
+        error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0],
     )

@@ -27,6 +27,9 @@ _GRADED = 10.0
 
 _STRIDE_PADDING = 8
 
+# Of float32 matrix products, by torch's names for what they may be rounded to: TF32, bfloat16.
+_COARSE = dict.fromkeys(("tf32", "high"), 2.0**-10) | dict.fromkeys(("bf16", "medium"), 2.0**-7)
+
 # Two products with 16 probes bound a flat spectrum of 1000 directions to 2.5 times its norm; three
 # to 1.6 times, at 5 % of an update's time.
 _CHEBYSHEV_DEGREE = 2
@@ -132,6 +135,20 @@ def product(A: Tensor, X: Tensor) -> Tensor:
     """
     lies_transposed = A.stride(-1) != 1 and A.stride(-2) == 1
     return (X.mT @ A.mT).mT if lies_transposed else A @ X
+
+
+def product_eps(x: Tensor) -> float:
+    """The eps of matrix products with x: its dtype's, unless `torch.set_float32_matmul_precision` lowered it.
+
+    Whether this device makes use of the permission is not asked.
+    """
+    eps = torch.finfo(x.dtype).eps
+    if x.dtype != torch.float32:
+        return eps
+    backend = torch.backends.mkldnn if x.device.type == "cpu" else torch.backends.cuda
+    # torch's newer setting, one a backend; the older one may not be read once this was used
+    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
+    return _COARSE.get(setting or torch.get_float32_matmul_precision(), eps)
 
 
 def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,8 @@ def panels(x: Tensor) -> Iterator[Panel]:
     For each piece, the index of its matrices in the stack, and the index of the piece.
     """
     whole = slice(None)
-    if x.dim() < 2 or x.nbytes <= _BYTES or x.device.type != "cpu" or torch.compiler.is_compiling():
+    # compilers first: they may not know how large x is
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() < 2 or x.nbytes <= _BYTES:
         yield whole, (whole,)
         return
     wanted = max(_BYTES, x.nbytes // _MOST)

@@ -23,6 +23,7 @@ from sketchy.core.linalg import (
     left_singular_by_products,
     norm_bound,
     product,
+    product_eps,
 )
 
 # What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
@@ -30,7 +31,7 @@ from sketchy.core.linalg import (
 _NOISE = 10.0
 # What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps. LAPACK's own SVD
 # is off by some twenty eps; for float32 it runs in float64. The subspace solver's long sums add the
-# root of their length.
+# root of their length, in float32 even where products round their factors to fewer digits.
 _ROUNDING = {torch.float32: 8.0, torch.float64: 40.0}
 
 
@@ -112,8 +113,10 @@ def update(
         mass = lam.sum(-1) + norm.square()
         D = _Residual(sketch.basis, lam, A, U, kept)
         lost = _subspace_loss(D, mass, escaped, probes, failure_probability)
-    rounding = _ROUNDING[dtype] + (max(A.shape[-2:]) ** 0.5 if solver == "subspace" else 0.0)
-    lost = lost + rounding * eps * sigma[..., 0].square()
+    rounding = _ROUNDING[dtype] * product_eps(A)
+    if solver == "subspace":
+        rounding += max(A.shape[-2:]) ** 0.5 * eps
+    lost = lost + rounding * sigma[..., 0].square()
 
     if scale is not None:
         square = scale.square()
@@ -182,7 +185,7 @@ def _subspace_loss(
     """A bound on ‖D‖: from its trace or, with probes, the smaller of that and theirs."""
     d, l = D.Z.shape[-2:]
     eps = torch.finfo(D.Z.dtype).eps
-    rounding = (_NOISE + D.A.shape[-1] ** 0.5) * eps  # of the sums of k squares
+    rounding = _NOISE * product_eps(D.A) + D.A.shape[-1] ** 0.5 * eps  # the latter of the sums of k squares
     trace = (mass - D.kept.sum(-1)).clamp(min=0) + rounding * mass
     # D is the cut on l directions, which counts once in the norm, and a positive rest
     traced = torch.maximum(escaped, trace - (l - 1) * escaped)

@@ -7,11 +7,12 @@ step depends on its own gradient alone.
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Unpack, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from sketchy.core import dense, graft, momentum
@@ -31,6 +32,10 @@ from sketchy.optim.state import Stack
 
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
 _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
+
+# What a compiled step calls as it is: bookkeeping, and decompositions that choose their way by a tensor's
+# values. `torch.compiler.disable` would import the compiler here, and double the time of this import.
+_uncompiled = _disable_dynamo
 
 Group = dict[str, Any]
 Values = dict[str, Tensor]
@@ -176,7 +181,8 @@ class Engine(Optimizer):
                         " ones (for embeddings, torch.optim.SparseAdam works beside it)"
                     )
 
-    def _stacks(self) -> Iterator[tuple[Group, Stack, bool]]:
+    @_uncompiled
+    def _stacks(self) -> list[tuple[Group, Stack, bool]]:
         """Parameters with gradients, by group and plan; with each stack, whether its sketches are due."""
         names = names_of(self.param_groups)
         stacks: dict[Any, list[Tensor]] = defaultdict(list)
@@ -200,10 +206,12 @@ class Engine(Optimizer):
                     done = int(self.state[p]["step"])
                     due = done == 0 or (done + turn) % every == 0
                 stacks[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
+        result = []
         for (g, *_, due), params in stacks.items():
             group = self.param_groups[g]
             plan = self._plan(group, params[0], names.get(params[0]))
-            yield group, Stack(params, [self.state[p] for p in params], plan), due
+            result.append((group, Stack(params, [self.state[p] for p in params], plan), due))
+        return result
 
     # ---- one stack
 
@@ -295,6 +303,7 @@ class Engine(Optimizer):
         roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
         return precondition_(x, roots)
 
+    @_uncompiled
     def _sketches(
         self, group: Group, plan: Plan, values: Values, G: Tensor, norm: Tensor, due: bool
     ) -> list[Sketch | None]:
