@@ -1,6 +1,7 @@
 """One thread: the matrices are small, and results then repeat to the bit. Seeds are a fixture."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,3 +21,15 @@ def seed() -> int:
 @pytest.fixture
 def rng(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with runs of every kind that the report knows."""
+    for package in ("tyro", "sklearn", "matplotlib", "plotly"):
+        pytest.importorskip(package)
+    from report_runs import write_runs
+
+    root = tmp_path_factory.mktemp("runs")
+    write_runs(root)
+    return root
