@@ -33,8 +33,9 @@ from sketchy.optim.state import Stack
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
 _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
 
-# What a compiled step calls as it is: bookkeeping, and decompositions that choose their way by a tensor's
-# values. `torch.compiler.disable` would import the compiler here, and double the time of this import.
+# A compiled step runs as it is. Compiled piece by piece (decompositions choose their way by values, and break
+# the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are merged once shapes vary.
+# `torch.compiler.disable` would import the compiler here, and double the time of this import.
 _uncompiled = _disable_dynamo
 
 Group = dict[str, Any]
@@ -215,6 +216,7 @@ class Engine(Optimizer):
 
     # ---- one stack
 
+    @_uncompiled
     def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
         G = stack.gradients(group["maximize"])
         blocks = as_matrix(stack.plan.layout.split(G))
@@ -303,7 +305,6 @@ class Engine(Optimizer):
         roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
         return precondition_(x, roots)
 
-    @_uncompiled
     def _sketches(
         self, group: Group, plan: Plan, values: Values, G: Tensor, norm: Tensor, due: bool
     ) -> list[Sketch | None]:
