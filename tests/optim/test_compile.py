@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from optim.optimizers import CASES, CLASSES, Case, assert_same, gradient, snapshot, weights
 
-pytestmark = pytest.mark.filterwarnings("default")  # the compiler has its own
+# slow to compile, and the compiler keeps tensors alive that other tests would count
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # the compiler has its own warnings
 
 STEPS, BAD = 5, 2  # the first weight's gradient has a NaN at the bad step
 

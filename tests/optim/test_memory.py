@@ -1,6 +1,7 @@
 """What the optimizers hold: planned from shapes, measured on the real state."""
 
 import gc
+import sys
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ def test_a_large_weight_holds_little_more_than_its_momentum(cls: type[torch.opti
 
 @pytest.mark.parametrize("case", CLASSES, ids=str)
 def test_nothing_but_the_planned_state_survives_a_step(case: Case) -> None:
+    if "torch._dynamo" in sys.modules and torch._dynamo.utils.counters["frames"]:
+        pytest.skip("an earlier test compiled something, and the compiler keeps tensors: run this file alone")
     params = weights(F32, [(23, 19), (23, 19), (19, 23), (29,)])
     for i, p in enumerate(params):
         p.grad = gradient(p, i, 0)
