@@ -7,7 +7,8 @@ step depends on its own gradient alone.
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack, overload
 
 import torch
@@ -19,11 +20,11 @@ from sketchy.core import dense, graft, momentum
 from sketchy.core.axes import as_matrix, unfold
 from sketchy.core.linalg import certain, energies, row_energy
 from sketchy.core.moments import correction, divide_by_root, like, observe_root_
-from sketchy.core.panels import panels
 from sketchy.core.preconditioner import inverse_root, precondition_
 from sketchy.core.sketch import Sketch, update
 from sketchy.optim import options as table
 from sketchy.optim import state as states
+from sketchy.optim.descend import descend
 from sketchy.optim.loading import check_loaded, restore
 from sketchy.optim.plan import Plan, plan
 from sketchy.optim.report import Report, report
@@ -41,6 +42,17 @@ _uncompiled = _disable_dynamo
 Group = dict[str, Any]
 Values = dict[str, Tensor]
 Energy = tuple[Tensor, Tensor | None]  # of the rows of a stack of blocks, and of their columns if needed
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a stack of S blocks has to go by in one step."""
+
+    G: Tensor  # gradients, (S, *block)
+    norm: Tensor  # their norms, (S,), float64
+    x: Tensor  # what momentum says they are, (S, *block): a direction may take its memory
+    step: Tensor  # how many there have been, (S,)
+    due: bool  # whether sketches see this one
 
 
 class Engine(Optimizer):
@@ -239,7 +251,7 @@ class Engine(Optimizer):
             values["skipped"] = before["skipped"] + ~good
             direction = _select(good, direction, torch.zeros_like(direction))
         stack.scatter(values)
-        _descend(stack.params, direction, factor, group, None if before is None else good)
+        descend(stack.params, direction, factor, group, None if before is None else good)
 
     def _advance(
         self, group: Group, plan: Plan, values: Values, G: Tensor, energy: Energy, due: bool
@@ -275,7 +287,7 @@ class Engine(Optimizer):
             if lent is not None and lender.normalized:
                 lent = lent * like(graft.ratio(wanted, lent), lent)
         norm = energy[0].sum(-1).sqrt()
-        direction, factor = self._direction(group, plan, values, G, norm, x, step, due)
+        direction, factor = self._direction(group, plan, values, Seen(G, norm, x, step, due))
         factor = ahead * factor
         if rule is not None:
             factor = graft.ratio(wanted * group["graft_scale"], direction)
@@ -286,41 +298,29 @@ class Engine(Optimizer):
             direction, factor = direction.mul_(like(factor, direction)), _ones(values["step"])
         return blocks.join(direction), factor
 
-    def _direction(
-        self,
-        group: Group,
-        plan: Plan,
-        values: Values,
-        G: Tensor,
-        norm: Tensor,
-        x: Tensor,
-        step: Tensor,
-        due: bool,
-    ) -> tuple[Tensor, Tensor]:
+    def _direction(self, group: Group, plan: Plan, values: Values, seen: Seen) -> tuple[Tensor, Tensor]:
         """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots.
 
         Returns a direction, in x's memory where that can be, and the factor (S,) that it lacks.
         """
-        sketches = self._sketches(group, plan, values, G, norm, due)
+        sketches = self._sketches(group, plan, values, seen)
         roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
-        return precondition_(x, roots)
+        return precondition_(seen.x, roots)
 
-    def _sketches(
-        self, group: Group, plan: Plan, values: Values, G: Tensor, norm: Tensor, due: bool
-    ) -> list[Sketch | None]:
-        """The sketch of each axis, with G (S, *block) folded in when it is due."""
+    def _sketches(self, group: Group, plan: Plan, values: Values, seen: Seen) -> list[Sketch | None]:
+        """The sketch of each axis, with the gradient folded in when it is due."""
         sketches: list[Sketch | None] = []
         for i, axis in enumerate(plan.axes):
             if axis is None:
                 sketches.append(None)
                 continue
             sketch = states.sketch_of(values, axis, plan.work)
-            if due:
-                A, beta2 = unfold(G, i), group["betas"][1]
+            if seen.due:
+                A, beta2 = unfold(seen.G, i), group["betas"][1]
                 if axis.dense:
-                    sketch = dense.update(sketch, A, beta2=beta2, norm=norm)
+                    sketch = dense.update(sketch, A, beta2=beta2, norm=seen.norm)
                 else:
-                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"], norm=norm)
+                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"], norm=seen.norm)
                 values.update(states.values_of(sketch, axis))
             sketches.append(sketch)
         return sketches
@@ -334,42 +334,3 @@ def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """``new`` for good gradients, ``old`` for bad ones; a stack may hold several blocks a parameter."""
     mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
     return torch.where(mask, new.to(old.dtype), old)
-
-
-def _descend(
-    params: Sequence[Tensor], direction: Tensor, factor: Tensor, group: Group, good: Tensor | None
-) -> None:
-    """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
-    lr, decay = group["lr"], group["weight_decay"]
-    if any(p.dtype != direction.dtype for p in params):
-        steps = direction.mul_(like(factor, direction))
-        return _descend_short(params, list(steps.unbind()), lr, decay, good)
-    shrink = like(1 - lr * decay * (_ones(factor) if good is None else good.double()), direction)
-    move = like(factor * lr, direction)
-    if len(params) == 1:
-        p = params[0].unsqueeze(0)
-        for _, piece in panels(direction):
-            if decay > 0:
-                p[piece].mul_(shrink)
-            p[piece].sub_(direction[piece].mul_(move))
-        return None
-    if decay > 0:
-        torch._foreach_mul_(list(params), list(shrink.unbind()))
-    torch._foreach_sub_(list(params), list(direction.mul_(move).unbind()))
-    return None
-
-
-def _descend_short(
-    params: Sequence[Tensor], steps: list[Tensor], lr: float | Tensor, decay: float, good: Tensor | None
-) -> None:
-    """p ← p - lr (step + weight_decay p) in the long dtype of the steps, rounded to that of p once."""
-    if decay > 0 and good is None:
-        torch._foreach_add_(steps, list(params), alpha=decay)
-    elif decay > 0 and good is not None:
-        for step, p, counts in zip(steps, params, good, strict=True):
-            step.add_(torch.where(counts, p, 0.0), alpha=decay)
-    if isinstance(lr, Tensor):
-        torch._foreach_mul_(steps, lr.reshape(()).to(steps[0]))
-        torch._foreach_sub_(list(params), steps)
-    else:
-        torch._foreach_add_(list(params), steps, alpha=-lr)

@@ -7,7 +7,7 @@ from torch import Tensor
 from sketchy.core import corrected
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
-from sketchy.optim.engine import Engine, Values
+from sketchy.optim.engine import Engine, Seen, Values
 from sketchy.optim.plan import Plan
 from sketchy.optim.state import sketch_of
 
@@ -26,32 +26,28 @@ class SketchySOAP(Engine):
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _direction(
-        self,
-        group: dict[str, Any],
-        plan: Plan,
-        values: Values,
-        G: Tensor,
-        norm: Tensor,
-        x: Tensor,
-        step: Tensor,
-        due: bool,
+        self, group: dict[str, Any], plan: Plan, values: Values, seen: Seen
     ) -> tuple[Tensor, Tensor]:
         beta2 = group["betas"][1]
         before = [None if a is None else sketch_of(values, a, plan.work) for a in plan.axes]
-        after = self._sketches(group, plan, values, G, norm, due)
+        after = self._sketches(group, plan, values, seen)
         old, new = (
-            [_basis(s, size, G) for s, size in zip(side, G.shape[1:], strict=True)]
+            [_basis(s, size, seen.G) for s, size in zip(side, seen.G.shape[1:], strict=True)]
             for side in (before, after)
         )
         moments = values["second_moment"]
-        if due:
+        if seen.due:
             moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
         U, V = new
         kept, added = weights(beta2)
-        moments = kept * moments + added * corrected.squares(corrected.project(G, U, V), norm.square())
+        moments = kept * moments + added * corrected.squares(
+            corrected.project(seen.G, U, V), seen.norm.square()
+        )
         values["second_moment"] = moments
-        filled = correction(beta2, step)
-        return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, group["eps"]), filled.sqrt()
+        filled = correction(beta2, seen.step)
+        return corrected.apply_(
+            seen.x, U, V, corrected.project(seen.x, U, V), moments, group["eps"]
+        ), filled.sqrt()
 
 
 def _basis(sketch: Sketch | None, size: int, like: Tensor) -> Tensor:

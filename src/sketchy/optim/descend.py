@@ -1,0 +1,49 @@
+"""The last line of a step: the weights move, in their own memory and their own dtype."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core.moments import like
+from sketchy.core.panels import panels
+
+
+def descend(
+    params: Sequence[Tensor], direction: Tensor, factor: Tensor, group: Mapping[str, Any], good: Tensor | None
+) -> None:
+    """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
+    lr, decay = group["lr"], group["weight_decay"]
+    if any(p.dtype != direction.dtype for p in params):
+        steps = direction.mul_(like(factor, direction))
+        return _short(params, list(steps.unbind()), lr, decay, good)
+    shrink = like(1 - lr * decay * (torch.ones_like(factor) if good is None else good.double()), direction)
+    move = like(factor * lr, direction)
+    if len(params) == 1:
+        p = params[0].unsqueeze(0)
+        for _, piece in panels(direction):
+            if decay > 0:
+                p[piece].mul_(shrink)
+            p[piece].sub_(direction[piece].mul_(move))
+        return None
+    if decay > 0:
+        torch._foreach_mul_(list(params), list(shrink.unbind()))
+    torch._foreach_sub_(list(params), list(direction.mul_(move).unbind()))
+    return None
+
+
+def _short(
+    params: Sequence[Tensor], steps: list[Tensor], lr: float | Tensor, decay: float, good: Tensor | None
+) -> None:
+    """p ← p - lr (step + weight_decay p) in the long dtype of the steps, rounded to that of p once."""
+    if decay > 0 and good is None:
+        torch._foreach_add_(steps, list(params), alpha=decay)
+    elif decay > 0 and good is not None:
+        for step, p, counts in zip(steps, params, good, strict=True):
+            step.add_(torch.where(counts, p, 0.0), alpha=decay)
+    if isinstance(lr, Tensor):
+        torch._foreach_mul_(steps, lr.reshape(()).to(steps[0]))
+        torch._foreach_sub_(list(params), steps)
+    else:
+        torch._foreach_add_(list(params), steps, alpha=-lr)
