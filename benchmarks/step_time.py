@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from torch import Tensor
-from torch.optim import Optimizer
 
 from benchmarks import floor
 from benchmarks.limits import at_most, only_legal_instructions
@@ -35,6 +32,7 @@ from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
 from benchmarks.provenance import commit
 from benchmarks.step_report import PASS, checks, markdown, shown
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments.training import state_bytes
 
 RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
 QUICK = Path("runs/quick/step-time.jsonl")
@@ -137,34 +135,6 @@ class Contender:
             "profile": None if self.profile is None else asdict(self.profile),
             "samples": [asdict(sample) for sample in self.samples],
         }
-
-
-def state_bytes(optimizer: Optimizer) -> int:
-    """Every tensor reachable from the state, once."""
-    seen: dict[int, int] = {}
-    visited: set[int] = set()
-
-    def visit(value: Any) -> None:
-        if id(value) in visited:
-            return
-        visited.add(id(value))
-        if isinstance(value, Tensor) and hasattr(value, "__tensor_flatten__"):
-            for name in value.__tensor_flatten__()[0]:
-                visit(getattr(value, name))
-        elif isinstance(value, Tensor):
-            storage = value.untyped_storage()
-            seen[storage.data_ptr() or id(value)] = storage.nbytes()
-        elif isinstance(value, dict):
-            for inner in value.values():
-                visit(inner)
-        elif isinstance(value, list | tuple | set):
-            for inner in value:
-                visit(inner)
-        elif hasattr(value, "__dict__") and not isinstance(value, type | FunctionType | ModuleType):
-            visit(vars(value))
-
-    visit(dict(optimizer.state))
-    return sum(seen.values())
 
 
 def candidates(options: Options) -> Iterator[tuple[str, int | None]]:

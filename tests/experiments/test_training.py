@@ -50,14 +50,16 @@ def test_the_bytes_include_what_is_nested_and_count_shared_memory_once() -> None
         def __init__(self) -> None:
             self.basis = torch.zeros(10)
 
-    whole = torch.zeros(100)
+    whole, module = torch.zeros(100), nn.Module()
+    module.matrix = torch.zeros(3, 3)
     optimizer = SGD([weight := torch.zeros(1, requires_grad=True)], 0.1)
     optimizer.state[weight] = {
         "list": [torch.zeros(3), {"deep": torch.zeros(4)}],
         "object": Held(),
+        "module": module,
         "step": 7,
     }
-    assert state_bytes(optimizer) == 4 * (3 + 4 + 10)
+    assert state_bytes(optimizer) == 4 * (3 + 4 + 10 + 9)
     optimizer.state[weight] = {"view": whole[:5], "other": whole[50:]}
     assert state_bytes(optimizer) == 4 * 100  # all of it is kept alive
 

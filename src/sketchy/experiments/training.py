@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -143,11 +144,11 @@ def state_bytes(optimizer: Optimizer) -> int:
             storages[storage.data_ptr()] = storage.nbytes()
         elif isinstance(value, dict):
             visit(list(value.values()))
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | set):
             for part in value:
                 visit(part)
-        elif hasattr(value, "__dict__") and not callable(value):  # GaLore keeps its bases in objects
-            visit(vars(value))
+        elif hasattr(value, "__dict__") and not isinstance(value, type | FunctionType | ModuleType):
+            visit(vars(value))  # GaLore keeps its bases in objects
 
     visit(dict(optimizer.state))
     return sum(storages.values())
