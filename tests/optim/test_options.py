@@ -37,6 +37,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("graft", "adam", "graft='adam'"),
     ("solver", "magic", "solver='magic'"),
     ("block_size", 0, "block_size=0"),
+    ("stack_size", 0, "stack_size=0"),
     ("graft_scale", -1.0, "graft_scale=-1.0"),
     ("merge_dims", 0, "merge_dims=0"),
     ("one_sided", 1, "one_sided=1"),

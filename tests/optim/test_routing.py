@@ -165,7 +165,7 @@ def test_the_report_prints_one_line_a_parameter() -> None:
     params = weights()
     optimizer = sketchy.SketchyShampoo(zip(WEIGHTS, params, strict=True), rank=4)
     advance(optimizer, params, range(3))
-    head, *lines, total = str(optimizer.report()).splitlines()
+    head, *lines, total, _ = str(optimizer.report()).splitlines()
     assert head.split()[:5] == ["parameter", "shape", "path", "rank", "bytes"]
     assert [line.split()[0] for line in lines] == list(WEIGHTS)
     conv = lines[list(WEIGHTS).index("conv.weight")].split()

@@ -29,19 +29,27 @@ def like(values: Tensor, x: Tensor) -> Tensor:
     return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
 
 
-def observe_root_(root: Tensor, g: Tensor, beta2: float) -> Tensor:
-    """Fold g² into the square of ``root``, in place, without squaring."""
-    old, new = weights(beta2)
-    for _, piece in panels(root):
-        torch.hypot(root[piece].mul_(old**0.5), g[piece] * new**0.5, out=root[piece])
+def observe_root_(root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None) -> Tensor:
+    """Fold g² into the square of ``root`` (K, ...), in place, without squaring.
+
+    Where ``good`` (K,) is false, g must be zero, and the root stays as it is to the bit.
+    """
+    old, new = (weight**0.5 for weight in weights(beta2))
+    kept = like(torch.full((len(root),), old, dtype=torch.float64, device=root.device), root)
+    if good is not None:
+        kept = torch.where(like(good, root) > 0, kept, 1.0)
+    for stack, piece in panels(root):
+        torch.hypot(root[piece].mul_(kept[stack]), g[piece] * new, out=root[piece])
     return root
 
 
-def divide_by_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
-    """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen."""
+def divide_by_root(
+    x: Tensor, root: Tensor, filled: Tensor, eps: float, *, out: Tensor | None = None
+) -> Tensor:
+    """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen. ``out`` may be x."""
     largest = root.reshape(len(root), -1).amax(-1)
     damping, factor = like(eps * largest, x), like(filled.sqrt(), x)
-    step = torch.empty_like(x)
+    step = torch.empty_like(x) if out is None else out
     for stack, piece in panels(x):
         # a zero divisor has a zero numerator, or one that is as good as zero
         damped = (root[piece] + damping[stack]).clamp_(min=torch.finfo(x.dtype).tiny)

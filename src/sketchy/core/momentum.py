@@ -1,5 +1,7 @@
 """Momentum of the gradient: a moving average (Adam's) or a sum (heavy ball), and Nesterov's look ahead."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -8,29 +10,46 @@ from sketchy.core.panels import panels
 
 
 def advance_(
-    M: Tensor, G: Tensor, beta1: float, step: Tensor, *, moving_average: bool, nesterov: bool
+    M: Sequence[Tensor] | Tensor,
+    G: Tensor,
+    beta1: float,
+    step: Tensor,
+    *,
+    moving_average: bool,
+    nesterov: bool,
+    good: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place; returns what momentum (K, ...) says the gradient is.
 
     That is the bias-corrected average, or the sum; with Nesterov, one step ahead. It is a new tensor, and the
-    factor (K,) that it lacks.
+    factor (K,) that it lacks. The K momenta lie each in its own memory, and are changed there. Where ``good``
+    (K,) is false, G must be zero, and the momentum stays as it is to the bit.
     """
-    x, ahead = torch.empty_like(G), beta1 if nesterov else 1.0
+    M, x, ahead = list(M), torch.empty_like(G), beta1 if nesterov else 1.0
     if moving_average:
         filled = correction(beta1, step)
         factor, fresh = ahead / filled, (1 - beta1) * filled / ahead
     else:
         factor = torch.full_like(step, ahead, dtype=torch.float64)
         fresh = 1 / factor
-    share = like(fresh, G)
+    share = like(fresh if nesterov else torch.zeros_like(fresh), G)
+    lost = (1 - beta1) * (torch.ones_like(fresh) if good is None else good.double())
+    weight = like(lost if moving_average else 1 - lost, G)
     for stack, piece in panels(G):
-        m, g = M[piece], G[piece]
-        new = m.to(G.dtype)  # m itself where the dtypes agree
-        new = new.lerp_(g, 1 - beta1) if moving_average else new.mul_(beta1).add_(g)
+        m = [each[piece[1:]] for each in M[stack]] if len(piece) > 1 else M[stack]
+        g, out = G[piece], x[piece]
+        new = m if m[0].dtype == G.dtype else list(out.unbind())
         if new is not m:
-            m.copy_(new)
-        if nesterov:
-            torch.addcmul(new, g, share[stack], out=x[piece])
+            torch._foreach_copy_(new, m)
+        if moving_average:
+            torch._foreach_lerp_(new, list(g.unbind()), list(weight[stack].unbind()))
         else:
-            x[piece] = new
+            torch._foreach_mul_(new, list(weight[stack].unbind()))
+            torch._foreach_add_(new, list(g.unbind()))
+        seen = out
+        if new is not m:
+            torch._foreach_copy_(m, new)
+        else:
+            seen = m[0].unsqueeze(0) if len(m) == 1 else torch.stack(m, out=out)
+        torch.addcmul(seen, g, share[stack], out=out)
     return x, factor

@@ -11,7 +11,7 @@ from sketchy.core.panels import panels
 
 
 def descend(
-    params: Sequence[Tensor], direction: Tensor, factor: Tensor, group: Mapping[str, Any], good: Tensor | None
+    params: Sequence[Tensor], direction: Tensor, factor: Tensor, good: Tensor | None, group: Mapping[str, Any]
 ) -> None:
     """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
     lr, decay = group["lr"], group["weight_decay"]

@@ -6,7 +6,7 @@ step depends on its own gradient alone.
 """
 
 import inspect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack, overload
@@ -16,17 +16,18 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from sketchy.core import dense, graft, momentum
+from sketchy.core import dense, graft
 from sketchy.core.axes import as_matrix, unfold
 from sketchy.core.linalg import certain, energies, row_energy
-from sketchy.core.moments import correction, divide_by_root, like, observe_root_
+from sketchy.core.moments import like
 from sketchy.core.preconditioner import inverse_root, precondition_
 from sketchy.core.sketch import Sketch, update
 from sketchy.optim import options as table
 from sketchy.optim import state as states
 from sketchy.optim.descend import descend
+from sketchy.optim.elementwise import adam, look_ahead
 from sketchy.optim.loading import check_loaded, restore
-from sketchy.optim.plan import Plan, plan
+from sketchy.optim.plan import Plan, plan, scratch, together
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import names_of, route
 from sketchy.optim.state import Stack
@@ -141,7 +142,18 @@ class Engine(Optimizer):
             for g, group in enumerate(self.param_groups)
             for i, p in enumerate(group["params"])
         ]
-        return report(rows)
+        return report(rows, self._scratch())
+
+    def _scratch(self) -> int:
+        """A bound on the bytes that a step holds for itself: those of its largest stack."""
+        names, counts = names_of(self.param_groups), Counter[Any]()
+        bound = 0
+        for g, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                plan = self._plan(group, p, names.get(p))
+                counts[g, id(plan)] += 1
+                bound = max(bound, scratch(plan, min(counts[g, id(plan)], together(plan, group)), group))
+        return bound
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; it is checked whole first, and nothing changes when it does not fit.
@@ -223,61 +235,61 @@ class Engine(Optimizer):
         for (g, *_, due), params in stacks.items():
             group = self.param_groups[g]
             plan = self._plan(group, params[0], names.get(params[0]))
-            result.append((group, Stack(params, [self.state[p] for p in params], plan), due))
+            most = together(plan, group)
+            for some in (params[i : i + most] for i in range(0, len(params), most)):
+                result.append((group, Stack(some, [self.state[p] for p in some], plan), due))
         return result
 
     # ---- one stack
 
     @_uncompiled
     def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
-        G = stack.gradients(group["maximize"])
-        blocks = as_matrix(stack.plan.layout.split(G))
-        factored = stack.plan.path == "sketch" and group["graft"] == "factored"
-        energy: Energy = energies(blocks) if factored else (row_energy(blocks), None)
-        good = energy[0].reshape(len(G), -1).sum(-1).sqrt() < _TOO_LARGE[G.dtype]  # no NaN is
-        values = stack.gather()
-        before = None
-        if not certain(good):  # a bad gradient is zero here, and what it would change is put back below
-            G = _select(good, G, torch.zeros_like(G))
-            rows, columns = (None if e is None else _select(good, e, torch.zeros_like(e)) for e in energy)
-            assert rows is not None
-            energy = rows, columns
-            before = {name: value.clone() for name, value in values.items()}
+        descend(stack.params, *self._fold(group, stack, due), group)
 
-        values["step"] = values["step"] + 1
-        direction, factor = self._advance(group, stack.plan, values, G, energy, due)
-        if before is not None:
-            values = {name: _select(good, value, before[name]) for name, value in values.items()}
-            values["skipped"] = before["skipped"] + ~good
-            direction = _select(good, direction, torch.zeros_like(direction))
-        stack.scatter(values)
-        descend(stack.params, direction, factor, group, None if before is None else good)
+    def _fold(self, group: Group, stack: Stack, due: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Fold a stack's gradients into its state. What this holds meanwhile is bounded by `plan.scratch`.
+
+        Returns the directions, the factors that they lack, and which gradients were good; None: all.
+        """
+        plan, G = stack.plan, stack.gradients(group["maximize"])
+        energy = _energy(plan.layout.split(G), group["graft"] if plan.path == "sketch" else None)
+        fine = energy[0].reshape(len(G), -1).sum(-1).sqrt() < _TOO_LARGE[G.dtype]  # no NaN is
+        good = None if certain(fine) else fine
+        if good is not None:  # a bad gradient is zero here, and what it would change is put back below
+            G = _select(good, G)
+            energy = _select(good, energy[0]), None if energy[1] is None else _select(good, energy[1])
+
+        before = stack.gather()
+        values = before | {"step": before["step"] + 1}
+        if plan.path == "adam":
+            direction, factor = adam(group, stack, G, values["step"], good)
+        else:
+            x, ahead = look_ahead(group, stack, G, values["step"], good)
+            G = plan.layout.split(G)  # one after the other: copies where weights are cut
+            x = plan.layout.split(x)
+            step, ahead = (t.repeat_interleave(plan.layout.count) for t in (values["step"], ahead))
+            seen = Seen(G, energy[0].sum(-1).sqrt(), x, step, due)
+            direction, factor = self._advance(group, plan, values, seen, energy, ahead)
+            direction = plan.layout.join(direction)
+        changed = {name: value for name, value in values.items() if value is not before[name]}
+        if good is not None:
+            changed = {name: _select(good, value, before[name]) for name, value in changed.items()}
+            changed["skipped"] = before["skipped"] + ~good
+            direction.masked_fill_(like(~good, direction) > 0, 0.0)
+        stack.scatter(changed)
+        return direction, factor, good
 
     def _advance(
-        self, group: Group, plan: Plan, values: Values, G: Tensor, energy: Energy, due: bool
+        self, group: Group, plan: Plan, values: Values, seen: Seen, energy: Energy, ahead: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Fold a stack of gradients (K, *shape) into ``values``.
+        """Fold a stack of blocks into ``values``; ``ahead`` is the factor that their x lacks.
 
-        Returns the directions, shaped alike, and the factors (K,) that they lack.
+        Returns the directions, shaped alike, and the factors that they lack: one a block, or one a weight
+        where weights are cut.
         """
-        beta1, beta2 = group["betas"]
-        average, step = group["moving_average_momentum"], values["step"]
-        if beta1 > 0:
-            nesterov = group["nesterov"]
-            x, ahead = momentum.advance_(
-                values["momentum"], G, beta1, step, moving_average=average, nesterov=nesterov
-            )
-        else:
-            x, ahead = G.clone(), _ones(step)
-        if plan.path == "adam":
-            root = observe_root_(values["root_moment"], G, beta2)
-            return divide_by_root(x, root, correction(beta2, step), group["eps"]), ahead
-
-        blocks = plan.layout
-        step, ahead = (t.repeat_interleave(blocks.count) for t in (step, ahead))
-        G, x = blocks.split(G), blocks.split(x)
-        rule = group["graft"]
-        own = {name: values[name] for name in graft.accumulators(rule, blocks.block)}
+        G, x, step, rule = seen.G, seen.x, seen.step, group["graft"]
+        beta2 = group["betas"][1]
+        own = {name: values[name] for name in graft.accumulators(rule, plan.layout.block)}
         values.update(graft.observe(rule, own, G, energy, beta2))
         lender = graft.Graft(rule, values, step, beta2=beta2, eps=group["eps"])
         lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
@@ -286,17 +298,17 @@ class Engine(Optimizer):
             wanted = lender.length(G) if lender.normalized else ahead * lender.length(x)
             if lent is not None and lender.normalized:
                 lent = lent * like(graft.ratio(wanted, lent), lent)
-        norm = energy[0].sum(-1).sqrt()
-        direction, factor = self._direction(group, plan, values, Seen(G, norm, x, step, due))
+        direction, factor = self._direction(group, plan, values, seen)
         factor = ahead * factor
         if rule is not None:
             factor = graft.ratio(wanted * group["graft_scale"], direction)
         if lent is not None:
             late = like(step, direction) >= group["start_step"]
             direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)
-        if blocks.count > 1:
-            direction, factor = direction.mul_(like(factor, direction)), _ones(values["step"])
-        return blocks.join(direction), factor
+        if plan.layout.count > 1:
+            direction = direction.mul_(like(factor, direction))
+            factor = _ones(step[:: plan.layout.count])
+        return direction, factor
 
     def _direction(self, group: Group, plan: Plan, values: Values, seen: Seen) -> tuple[Tensor, Tensor]:
         """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots.
@@ -330,7 +342,13 @@ def _ones(step: Tensor) -> Tensor:
     return torch.ones_like(step, dtype=torch.float64)
 
 
-def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
+def _energy(blocks: Tensor, rule: str | None) -> Energy:
+    """What finding bad gradients and a graft's rule need."""
+    rows = as_matrix(blocks)
+    return energies(rows) if rule == "factored" else (row_energy(rows), None)
+
+
+def _select(good: Tensor, new: Tensor, old: Tensor | float = 0.0) -> Tensor:
     """``new`` for good gradients, ``old`` for bad ones; a stack may hold several blocks a parameter."""
     mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
-    return torch.where(mask, new.to(old.dtype), old)
+    return torch.where(mask, new.to(old.dtype) if isinstance(old, Tensor) else new, old)

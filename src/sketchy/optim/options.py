@@ -113,6 +113,11 @@ OPTIONS: dict[str, Option] = {
         "subspace", _one_of(*SOLVERS), "how a sketch is updated: by matrix products or by an SVD"
     ),
     "block_size": Option(None, _count(1, optional=True), "cut weights into blocks of at most this side"),
+    "stack_size": Option(
+        2**26,
+        _count(1, optional=True),
+        "weights of one shape step together up to this many entries, which bounds scratch memory; None: all",
+    ),
     "merge_dims": Option(
         None,
         _count(1, optional=True),
@@ -158,6 +163,7 @@ class Options(TypedDict, total=False):
     graft_scale: float
     solver: str
     block_size: int | None
+    stack_size: int | None
     merge_dims: int | None
     one_sided: bool
     exponent: float | None

@@ -35,6 +35,7 @@ class Tensor:
     shape: Shape
     dtype: torch.dtype
     per_block: bool = False  # the first dimension counts blocks
+    whole: bool = False  # as large as the weight: changed where it lies, never stacked
 
     @property
     def bytes(self) -> int:
@@ -84,9 +85,11 @@ def _plan(
         return Plan("none", whole, (), 0.0, wide, {})
     state = {"step": Tensor((), torch.float32), "skipped": Tensor((), torch.float32)}
     if momentum:
-        state["momentum"] = Tensor(shape, getattr(torch, momentum_dtype) if momentum_dtype else wide)
+        state["momentum"] = Tensor(
+            shape, getattr(torch, momentum_dtype) if momentum_dtype else wide, whole=True
+        )
     if path == "adam":
-        state["root_moment"] = Tensor(shape, wide)
+        state["root_moment"] = Tensor(shape, wide, whole=True)
         return Plan(path, whole, (), 0.0, wide, state)
 
     merge_dims = None if kind == "corrected" else merge_dims
@@ -108,6 +111,37 @@ def _plan(
     for name, (size, is_double) in graft.accumulators(rule, blocks.block).items():
         state[name] = per_block(size, torch.float64 if is_double else work)
     return Plan(path, blocks, axes, exponent or 1 / (2 * len(live)), work, state)
+
+
+def together(plan: Plan, options: Mapping[str, Any]) -> int:
+    """How many weights of a plan step as one stack, at most."""
+    limit = options["stack_size"]
+    return 2**62 if limit is None else max(1, limit // max(1, math.prod(plan.layout.shape)))
+
+
+def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
+    """A bound on the bytes that a step of ``count`` weights holds beside weights, gradients and state (CPU).
+
+    Two stacks, gradients and directions, and more for what is not the default; small factors as large as the
+    bases, in a chain of at most ten; and two panels (`core.panels`).
+    """
+    if not plan.state:
+        return 0
+    rule, sketched = options["graft"], plan.path == "sketch"
+    axes = [axis for axis in plan.axes if axis is not None]
+    stacks = 2 + sketched * (
+        2 * (plan.layout.count > 1)
+        + 2 * any(axis.dense for axis in axes)
+        + 2 * (len(plan.axes) > 2)
+        + 2 * (options["start_step"] > 1)
+        + 3 * ("graft_root" in plan.state)
+        + (rule is not None and rule.endswith("_normalized"))
+        + 12 * (options.get("solver") == "exact")
+    )
+    blocks = count * plan.layout.count
+    size = blocks * math.prod(plan.layout.block) * plan.work.itemsize
+    bases = blocks * sum(axis.dim * axis.rank for axis in axes) * plan.work.itemsize
+    return stacks * size + 10 * bases + max(1 << 20, size // 4)
 
 
 def _axes(block: Shape, rank: float, one_sided: bool) -> tuple[Axis | None, ...]:

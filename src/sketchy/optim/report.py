@@ -27,8 +27,9 @@ class Row:
 class Report:
     """Rows to iterate over; ``print(report)`` shows a table."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[Row], scratch: int) -> None:
         self.rows = tuple(rows)
+        self.scratch = scratch  # bytes that a step holds for itself, at most (on the CPU)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -46,13 +47,14 @@ class Report:
         lines.append(("total", "", "", "", f"{self.bytes:,}", "", "", f"{sum(r.skipped for r in self.rows)}"))
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         right = {4, 5, 6, 7}
-        return "\n".join(
+        table = [
             "  ".join(
                 c.rjust(w) if i in right else c.ljust(w)
                 for i, (c, w) in enumerate(zip(line, widths, strict=True))
             )
             for line in lines
-        )
+        ]
+        return "\n".join([*table, f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -72,9 +74,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def report(parameters: Iterable[tuple[str, Tensor, Plan, Mapping[str, Any]]]) -> Report:
+def report(parameters: Iterable[tuple[str, Tensor, Plan, Mapping[str, Any]]], scratch: int) -> Report:
     """The report over (name, parameter, plan, state)."""
-    return Report(_row(*parameter) for parameter in parameters)
+    return Report((_row(*parameter) for parameter in parameters), scratch)
 
 
 def _row(name: str, p: Tensor, plan: Plan, state: Mapping[str, Any]) -> Row:

@@ -47,28 +47,33 @@ class Stack:
     def gather(self) -> dict[str, Tensor]:
         """The stacked state: (K, ...), or (K * blocks, ...) where a tensor has one entry a block.
 
-        For a single parameter these are views: what is changed in place needs no writing back.
+        What is as large as the weight is not in it.
         """
         return {
-            name: _stack([state[name] for state in self.states]).flatten(0, 1 if tensor.per_block else 0)
+            name: stacked(self.own(name)).flatten(0, 1 if tensor.per_block else 0)
             for name, tensor in self.plan.state.items()
+            if not tensor.whole
         }
+
+    def own(self, name: str) -> list[Tensor]:
+        """One tensor of each parameter's state, where it lies."""
+        return [state[name] for state in self.states]
 
     def scatter(self, values: Mapping[str, Tensor]) -> None:
         """Write stacked values into the parameters' own tensors."""
         for name, value in values.items():
-            targets = [state[name] for state in self.states]
-            if value.data_ptr() != targets[0].data_ptr():
-                torch._foreach_copy_(targets, list(value.reshape(len(targets), *targets[0].shape).unbind()))
+            targets = self.own(name)
+            torch._foreach_copy_(targets, list(value.reshape(len(targets), *targets[0].shape).unbind()))
 
     def gradients(self, maximize: bool) -> Tensor:
         """(K, *shape), in the dtype of the arithmetic."""
         grads = [p.grad for p in self.params if p.grad is not None]
-        G = _stack(grads).to(self.plan.work)
+        G = stacked(grads).to(self.plan.work)
         return -G if maximize else G
 
 
-def _stack(tensors: Sequence[Tensor]) -> Tensor:
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """(K, ...); a view of a single one."""
     return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
