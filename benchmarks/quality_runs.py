@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.contenders import Contender
 from sketchy.experiments import tasks
 from sketchy.experiments.pool import Report, Stopped
-from sketchy.experiments.sweep import write
+from sketchy.experiments.resume import append, rows, write
 from sketchy.experiments.training import Look, Record, running
 
 FIRST_STEPS = 5  # after which it is known how long a run will take
@@ -54,9 +55,9 @@ Results = dict[Run, Record]
 def load(path: Path) -> Results:
     """All whole lines; one that was cut off while written is left out."""
     results: Results = {}
-    for row in _rows(path):
+    for row in rows(path):
         if "optimizer" in row:
-            record = Record(**{**row["record"], "curve": [Look(**look) for look in row["record"]["curve"]]})
+            record = Record.from_dict(row["record"])
             contender = Contender(row["optimizer"], row["rank"])
             results[Run(contender, row["rate"], record.seed, record.steps)] = record
     return results
@@ -64,30 +65,20 @@ def load(path: Path) -> Results:
 
 def load_budget(path: Path) -> Budget:
     """The last one that was asked for."""
-    budgets = [Budget(**row["budget"]) for row in _rows(path) if "budget" in row]
+    budgets = [Budget(**row["budget"]) for row in rows(path) if "budget" in row]
     return budgets[-1] if budgets else Budget()
 
 
 def save(path: Path, results: Results, budget: Budget | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    first = json.dumps({"budget": asdict(budget or Budget())}) + "\n"
-    write(path, first + "".join(line(run, record) for run, record in results.items()))
+    lines = [{"budget": asdict(budget or Budget())}, *(line(run, record) for run, record in results.items())]
+    write(path, "".join(f"{json.dumps(row)}\n" for row in lines))
 
 
-def line(run: Run, record: Record) -> str:
+def line(run: Run, record: Record) -> dict[str, Any]:
     names = {"optimizer": run.contender.optimizer, "rank": run.contender.rank, "rate": run.rate}
     about = {"loss": record.loss, "commit": record.commit, "threads": record.threads}
-    return json.dumps({**names, **about, "record": asdict(record)}) + "\n"
-
-
-def _rows(path: Path) -> list[dict]:  # type: ignore[type-arg]
-    rows = []
-    for text in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    return {**names, **about, "record": asdict(record)}
 
 
 @cache
@@ -113,8 +104,7 @@ class Work:
             record = self._record(run, partial(report, name), stopped)
         if record is None:
             return False
-        with self.path.open("ab", buffering=0) as file:  # one write, so lines of two processes don't mix
-            file.write(line(run, replace(record, commit=self.commit)).encode())
+        append(self.path, line(run, replace(record, commit=self.commit)))
         report(name, run.steps)
         return True
 

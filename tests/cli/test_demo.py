@@ -1,4 +1,5 @@
 import json
+import signal
 
 import pytest
 
@@ -7,6 +8,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
 from sketchy.cli.demo import demo
+from sketchy.experiments import comparison
 
 
 def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys):
@@ -23,11 +25,75 @@ def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys
     assert "SketchySOAP" in capsys.readouterr().out
 
 
+QUICK = {"rank": 8, "steps": 4, "seeds": 2, "rates": (0.003, 0.01)}
+
+
+def rows(out):
+    """Without the time, which no two runs share."""
+    found = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name != "milliseconds"} for row in found]
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The runs that are trained; ``stop_in`` names one in whose midst somebody stops them all."""
+    begun, running = [], comparison.running
+
+    def counted(task, make, *, seed, steps):
+        begun.append(seed)
+        for record in running(task, make, seed=seed, steps=steps):
+            if len(begun) == counted.stop_in and record.step == 2:
+                signal.raise_signal(signal.SIGINT)
+            yield record
+
+    counted.begun, counted.stop_in = begun, None
+    monkeypatch.setattr(comparison, "running", counted)
+    return counted
+
+
+def test_stopped_and_resumed_equals_never_stopped(tmp_path, capsys, trained):
+    demo(out=tmp_path / "whole", **QUICK)
+    assert len(trained.begun) == 16
+    trained.begun.clear()
+    trained.stop_in = 6
+    with pytest.raises(SystemExit) as stop:
+        demo(out=tmp_path / "part", **QUICK)
+    assert stop.value.code == 130
+    assert "stopped; 5 of 16 runs are saved" in capsys.readouterr().out
+    assert not (tmp_path / "part" / "rows.jsonl").exists()
+    demo(out=tmp_path / "part", **QUICK)
+    assert len(trained.begun) == 6 + 11
+    assert rows(tmp_path / "part") == rows(tmp_path / "whole")
+
+
+def test_a_finished_demo_trains_anew_and_other_settings_share_no_run(tmp_path, trained):
+    demo(out=tmp_path, **QUICK)
+    demo(out=tmp_path, **QUICK)
+    assert len(trained.begun) == 2 * 16
+    for change in ({"rank": 9}, {"steps": 5}):
+        trained.begun.clear()
+        demo(out=tmp_path, **{**QUICK, **change})
+        assert len(trained.begun) == 16
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 3 * 16
+
+
 def test_a_bad_rank_is_one_line_and_exit_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         demo(out=tmp_path, rank=1)
     assert stop.value.code == 2
     assert capsys.readouterr().err == "sketchy demo: rank=1: must be an int, at least 2\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"steps": 0}, "steps=0: must be"), ({"rates": (0.1, -1.0)}, "learning rate: -1.0")],
+)
+def test_a_mistake_shows_before_anything_is_trained_or_written(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        demo(out=tmp_path / "new", **options)
+    assert stop.value.code == 2 and not (tmp_path / "new").exists()
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 def test_no_rates_is_one_line_and_exit_code_2(tmp_path, capsys):

@@ -1,8 +1,4 @@
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,9 +8,11 @@ pytest.importorskip("tyro")
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
 
-from sketchy.analysis.spectra import Spectrum, read
+from sketchy.analysis.spectra import Spectrum, SpectrumMonitor, read
 from sketchy.cli.spectra import spectra
 from sketchy.experiments import spectra as experiment
+from sketchy.experiments import tasks
+from sketchy.experiments.training import Record, train
 
 
 def printed(capsys) -> dict:
@@ -42,10 +40,6 @@ def test_a_run_writes_a_line_for_each_covariance_and_two_figures(optimizer, tmp_
 
 def test_sketches_agree_with_the_exact_run_within_their_bounds(tmp_path):
     """AdamW's path depends on no sketch: the same run, watched exactly and by sketches."""
-    from sketchy.analysis.spectra import SpectrumMonitor
-    from sketchy.experiments import tasks
-    from sketchy.experiments.training import train
-
     found = []
     for exact_up_to in (1024, 0):
         path = tmp_path / f"{exact_up_to}.jsonl"
@@ -135,21 +129,45 @@ def test_a_run_that_leaves_the_numbers_is_drawn_so_far_and_exits_with_1(tmp_path
     assert stop.value.code == 1 and "left the numbers" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_whole_lines_and_exit_code_130(tmp_path):
-    lines = tmp_path / "spectra.jsonl"
-    command = [sys.executable, "-c", "from sketchy.cli import main; main()", "spectra", "--steps", "100000"]
-    process = subprocess.Popen(
-        [*command, "--every", "1", "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+def options(optimizer: str = "Shampoo", **changes) -> experiment.Watched:
+    plain = {"task": "digits", "rate": 0.004, "rank": 8, "top": 0.25, "steps": 12, "every": 3, "seed": 0}
+    return experiment.Watched(optimizer=optimizer, **{**plain, **changes})
+
+
+def watched(out: Path, options: experiment.Watched, *, until: int | None = None) -> tuple[Record, str]:
+    """The record of a run that is stopped after a number of steps, and its lines."""
+    out.mkdir(exist_ok=True)
+    steps = iter(range(options.steps))
+    run = experiment.watch(
+        tasks.load("digits"), options, out, stopped=lambda: until is not None and next(steps) + 1 >= until
     )
-    until = time.monotonic() + 240
-    while not (lines.exists() and lines.stat().st_size > 5000) and time.monotonic() < until:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=240)
-    assert process.returncode == 130, errors.decode()
-    assert b"stopped; the records so far are in" in errors
-    assert lines.read_text().endswith("}\n") and len(read(lines)) % 6 == 0
-    assert (tmp_path / "share.png").exists()
+    *_, record = run
+    return record, (out / "spectra.jsonl").read_text()
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "Shampoo", "SketchyShampoo", "SketchySOAP"])
+def test_stopped_twice_and_resumed_equals_never_stopped(optimizer, tmp_path):
+    whole, lines = watched(tmp_path / "whole", options(optimizer))
+    part, some = watched(tmp_path / "part", options(optimizer), until=5)
+    assert part.step == 5 and lines.startswith(some) and 0 < len(some) < len(lines)
+    with (tmp_path / "part" / "spectra.jsonl").open("a") as file:  # as a crash after the checkpoint leaves it
+        file.write(lines[len(some) :][:700])
+    assert watched(tmp_path / "part", options(optimizer), until=3)[0].step == 8
+    resumed, same = watched(tmp_path / "part", options(optimizer))
+    assert same == lines and resumed.curve == whole.curve
+    assert resumed.optimizer_bytes == whole.optimizer_bytes and resumed.seconds > part.seconds
+    assert not (tmp_path / "part" / "checkpoint.pt").exists()
+
+
+def test_a_stopped_run_is_not_gone_on_with_by_other_options(tmp_path, capsys):
+    _, lines = watched(tmp_path, options(), until=5)
+    with pytest.raises(SystemExit) as stop:
+        spectra(optimizer="Shampoo", steps=12, every=3, rank=9, out=tmp_path)
+    assert stop.value.code == 2
+    assert "has results of other options (rank is 8 there and 9 here); choose" in capsys.readouterr().err
+    assert (tmp_path / "spectra.jsonl").read_text() == lines
+    spectra(steps=12, every=3, rank=8, out=tmp_path)
+    assert {r.step for r in read(tmp_path / "spectra.jsonl")} == {3, 6, 9, 12}
 
 
 # ---- the control experiment
@@ -190,19 +208,31 @@ def test_three_trials_of_one_column_land_near_the_paper():
     assert abs(row.mean - row.paper_mean) < 3 * (20 / 3 + 1) ** 0.5 * row.paper_standard_error
 
 
-def test_a_control_that_misses_the_paper_fails(monkeypatch, capsys):
+def test_a_stopped_control_draws_what_is_missing_and_a_finished_one_begins_anew(tmp_path, monkeypatch):
+    drawn = []
+    draw = lambda columns, seed: drawn.append((columns, seed)) or columns + seed / 3  # noqa: E731
+    monkeypatch.setattr(experiment, "gaussian_dimension", draw)
+    path, whole = tmp_path / "part", list(experiment.trials(3, tmp_path / "whole"))
+    everything, drawn[:] = list(drawn), []
+    assert list(experiment.trials(3, path, stopped=lambda: len(drawn) == 4)) == whole[:4]
+    assert list(experiment.trials(3, path)) == whole
+    assert drawn == everything
+    assert list(experiment.trials(3, path)) == whole and drawn == everything * 2
+
+
+def test_a_control_that_misses_the_paper_fails(tmp_path, monkeypatch, capsys):
     values = iter((324.0, 325.0, 700.0, 701.0))
     monkeypatch.setattr(experiment, "gaussian_dimension", lambda columns, seed: next(values))
     with pytest.raises(SystemExit) as stop:
-        spectra(control=True, trials=2)
+        spectra(control=True, trials=2, out=tmp_path)
     assert stop.value.code == 1
     out = capsys.readouterr().out
     assert "324.50 (0.50)" in out and "324.63 (0.52)" in out and "862.13 (0.25)" in out
 
 
 @pytest.mark.slow
-def test_the_control_lands_within_three_standard_errors_of_the_paper(capsys):
-    spectra(control=True, json=True)
+def test_the_control_lands_within_three_standard_errors_of_the_paper(tmp_path, capsys):
+    spectra(control=True, json=True, out=tmp_path)
     rows = printed(capsys)
     assert [row["columns"] for row in rows] == [1, 64]
     assert all(row["trials"] == 20 and row["distance"] <= 3 for row in rows)

@@ -22,6 +22,8 @@ from sketchy.optim.routing import names_of
 _TOO_LARGE = 1e34  # such a gradient is as bad as Inf: its square is beyond float32
 _PROBES = 16  # Gaussian vectors behind a sketch's certified error
 
+AXES = ("left", "right")  # L and R
+
 Include = Callable[[str, Tensor], bool]  # whether to watch a weight, by name and tensor
 
 
@@ -123,6 +125,17 @@ class Gradients:
             if weight is not None:
                 yield from weight.readings(name)
 
+    def state(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        found = ((name, self._weights.get(p)) for name, p in parameters)
+        return {name: weight.state() for name, weight in found if weight is not None}
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]], state: Mapping[str, dict[str, Tensor]]) -> None:
+        for name, p in parameters:
+            if name in state:
+                weight = _Weight(p, self._settings)
+                weight.load_(name, state[name])
+                self._weights[p] = weight
+
 
 class States:
     """Covariances as one of our optimizers keeps them."""
@@ -132,6 +145,13 @@ class States:
 
     def observe(self, name: str, p: Tensor) -> None:
         """The optimizer has done it."""
+
+    def state(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+        """The optimizer's own has it all."""
+        return {}
+
+    def load(self, parameters: Iterable[tuple[str, Tensor]], state: Mapping[str, dict[str, Tensor]]) -> None:
+        pass
 
     def readings(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Reading]:
         names = names_of(self._optimizer.param_groups)
@@ -198,7 +218,7 @@ class _Weight:
         return Sketch(*(torch.where(good, vars(new)[name], vars(sketch)[name]) for name in vars(new)))
 
     def readings(self, name: str) -> Iterator[Reading]:
-        for axis, factor in zip(("left", "right"), self.factors, strict=True):
+        for axis, factor in zip(AXES, self.factors, strict=True):
             if isinstance(factor, Tensor):
                 lam = torch.linalg.eigvalsh(factor).flip(-1).clamp(min=0)
                 zero = torch.zeros_like(self.trace)
@@ -207,6 +227,30 @@ class _Weight:
                 lam, rho, bound = factor.eigenvalues, factor.escaped_mass, factor.error_bound
                 known = Covariance(factor.dim, lam, rho, torch.zeros_like(bound), bound, self.trace)
             yield Reading(name, axis, known, self.skipped)
+
+    def state(self) -> dict[str, Tensor]:
+        """Flat, and not copied."""
+        counts = {"trace": self.trace, "skipped": self.skipped, "seen": torch.tensor(self.seen)}
+        for axis, factor in zip(AXES, self.factors, strict=True):
+            fields = {"covariance": factor} if isinstance(factor, Tensor) else vars(factor)
+            counts |= {f"{axis}_{field}": value for field, value in fields.items()}
+        return counts
+
+    def load_(self, name: str, state: Mapping[str, Tensor]) -> None:
+        """In place of what there is."""
+        shapes, theirs = ({key: x.shape for key, x in each.items()} for each in (self.state(), state))
+        if shapes != theirs:
+            raise ValueError(
+                f"the saved covariances of {name!r} are {_described(theirs)}, not {_described(shapes)}:"
+                " watch with the exact_up_to, rank and block_size that they were saved with"
+            )
+        for key, value in self.state().items():
+            value.copy_(state[key])
+        self.seen = int(state["seen"])
+
+
+def _described(shapes: Mapping[str, torch.Size]) -> str:
+    return ", ".join(f"{key} {'x'.join(map(str, shape))}" for key, shape in shapes.items() if len(shape) > 1)
 
 
 def _is_matrix(p: Tensor) -> bool:

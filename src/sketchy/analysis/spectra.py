@@ -93,7 +93,7 @@ class SpectrumMonitor:
         rank: of the sketches of longer axes: dim * rank numbers, and matrix products of that width each step.
         block_size: cut weights into blocks of at most this side, as blocked Shampoo does.
         include: which weights, by name and tensor; all with two axes or more if not given.
-        resumed_at: steps that were taken before.
+        resumed_at: steps that were taken before; `load_state_dict` brings what was gathered in them.
 
     On steps that are not recorded nothing waits for a device, but for the solver's choices where an axis is
     longer than ``exact_up_to``. In distributed training give ``path`` on one rank.
@@ -179,6 +179,15 @@ class SpectrumMonitor:
             raise RuntimeError("a with block follows the optimizers' steps itself: don't call step() in it")
         self._observe(self._source)
         self._count(self._source)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """What was gathered, by weight, not copied. Of our optimizers nothing: their own state has it."""
+        return self._keeper.state(self._parameters(self._source))
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
+        """Go on from there; ``resumed_at`` says at which step that is."""
+        self._keeper.load(self._parameters(self._source), state)
 
     # ---- when
 

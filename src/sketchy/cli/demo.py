@@ -16,8 +16,9 @@ def demo(
 
     Example: sketchy demo --rank 8 --out runs/demo
 
-    Every optimizer runs at every rate and is shown at its best. Prints a table and writes rows.jsonl
-    and training.png. Takes about a minute.
+    Every optimizer runs at every rate and is shown at its best. Prints a table and writes rows.jsonl,
+    training.png and runs.jsonl (a line for each run). Takes about a minute. Ctrl-C saves and stops; the same
+    command then goes on from there. Once all is done it starts anew.
 
     Args:
         out: Directory for the results.
@@ -29,27 +30,42 @@ def demo(
     import json
     from dataclasses import asdict
 
-    import torch
     from rich import box
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
 
     from sketchy.experiments import comparison, tasks
+    from sketchy.experiments.pool import one_thread, stop_by_signal
+    from sketchy.experiments.resume import write
 
     console = Console()
     with user_mistakes("sketchy demo"):
         if not rates or seeds < 1:
             raise ValueError(f"rates={rates}, seeds={seeds}: give at least one rate and one seed")
-        out.mkdir(parents=True, exist_ok=True)
-        torch.set_num_threads(1)  # the matrices are small: more threads would wait for one another
+        if steps < 1:
+            raise ValueError(f"steps={steps}: must be at least 1")
         task = tasks.load("digits")
         makers = comparison.contenders(rank)
         for make in makers.values():  # a mistake shows at once, not after a minute of training
-            make(task.model(0), rates[0])
-        every = comparison.runs(task, makers, rates, seeds, steps)
-        total = len(makers) * len(rates) * seeds
-        results = comparison.rows(list(track(every, "training", total=total, console=console)))
+            for rate in rates:
+                make(task.model(0), rate)
+        out.mkdir(parents=True, exist_ok=True)
+    planned = [
+        comparison.Run(name, rank, rate, seed, steps)
+        for name in makers
+        for rate in rates
+        for seed in range(seeds)
+    ]
+    path = out / "runs.jsonl"
+    with one_thread(), stop_by_signal() as stop:
+        every = comparison.runs(task, planned, path, stopped=stop.is_set)
+        records = list(track(every, "training", total=len(planned), console=console))
+    if len(records) < len(planned):
+        done = f"{len(records)} of {len(planned)} runs are saved in {path}"
+        print(f"stopped; {done}, and the same command goes on from there")
+        raise SystemExit(130)
+    results = comparison.rows(records)
 
     held_out = len(task.validation)
     tried = ", ".join(f"{rate:g}" for rate in rates)
@@ -78,7 +94,7 @@ def demo(
         )
     console.print(table)
 
-    (out / "rows.jsonl").write_text("".join(json.dumps(asdict(row)) + "\n" for row in results))
+    write(out / "rows.jsonl", "".join(json.dumps(asdict(row)) + "\n" for row in results))
     picture = comparison.picture(results, title="A small network on scikit-learn's digits")
-    (out / "training.png").write_bytes(picture)
+    write(out / "training.png", picture)
     console.print(f"Picture: {out / 'training.png'}   Rows: {out / 'rows.jsonl'}", style="dim")

@@ -86,16 +86,15 @@ def _write(plan: "Plan", out: Path, console: "Console") -> None:
     from rich.text import Text
 
     from sketchy.experiments import plot, sweep, table
+    from sketchy.experiments.resume import write
 
     results = sweep.results(plan, out)
     if not results:
         return
     rows = table.rows(plan, results)
-    sweep.write(out / "results.jsonl", table.jsonl(rows))
-    sweep.write(out / "table.md", table.markdown(plan, rows))
-    sweep.write(
-        out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan))
-    )
+    write(out / "results.jsonl", table.jsonl(rows))
+    write(out / "table.md", table.markdown(plan, rows))
+    write(out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan)))
     header, *lines = table.cells(plan, rows)
     columns = [Column(name, no_wrap=name == "learner") for name in header]
     shown = Table(*columns, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")

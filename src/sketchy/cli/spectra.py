@@ -1,6 +1,6 @@
 """`sketchy spectra`: how concentrated are the gradient covariances of a training run?"""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,8 +10,8 @@ from sketchy.cli.mistakes import user_mistakes
 
 if TYPE_CHECKING:
     from sketchy.analysis.spectra import Spectrum
-    from sketchy.experiments.spectra import Band
-    from sketchy.experiments.training import Record
+    from sketchy.experiments.spectra import Band, Watched
+    from sketchy.experiments.tasks import Task
 
 
 def spectra(
@@ -38,10 +38,11 @@ def spectra(
 
     Example: sketchy spectra --control --trials 4
 
-    Writes spectra.jsonl (a line for each covariance at each recording), share.png and dimension.png. Ctrl-C
-    leaves the lines so far; --from draws them. --control repeats the paper's experiment with Gaussian
-    gradients instead: 20 trials take some four minutes; it fails where a mean is not within three standard
-    errors (ours and the paper's combined) of the paper's.
+    Writes spectra.jsonl (a line for each covariance at each recording), share.png and dimension.png.
+    --control repeats the paper's experiment with Gaussian gradients instead, a line of control.jsonl for each
+    trial: 20 trials take some four minutes; it fails where a mean is not within three standard errors (ours
+    and the paper's combined) of the paper's. Ctrl-C saves and stops, either of them; the same command then
+    goes on from there. Once all is done it starts anew.
 
     Args:
         task: The network to train: digits needs no download; also charlm, autoencoder, cifar10, ...
@@ -52,7 +53,7 @@ def spectra(
         rank: Rank of the sketches, the paper's l.
         top: k: a number of eigenvalues, or the share of an axis that they are; the paper has 256 of 1024.
         seed: Of the network and of its batches.
-        out: Directory for the results; runs/spectra/TASK, or that of the file, if not given.
+        out: Directory for the results; runs/spectra/TASK (or control), or that of the file, if not given.
         from_: Draw the records in this file, train nothing.
         tensorboard: Write TensorBoard files too.
         control: Repeat the Gaussian control experiment.
@@ -62,11 +63,11 @@ def spectra(
         download: Fetch the data set if it is missing.
     """
     if control:
-        _control(trials, json)
+        _control(trials, out or Path("runs/spectra/control"), json)
         return
     from sketchy.analysis.spectra import read
     from sketchy.experiments import tasks
-    from sketchy.experiments.spectra import watch
+    from sketchy.experiments.spectra import Watched
 
     status, title = 0, f"{from_}"
     with user_mistakes("sketchy spectra"):
@@ -75,19 +76,10 @@ def spectra(
         out.mkdir(parents=True, exist_ok=True)
         path = from_ or out / "spectra.jsonl"
         if loaded is not None:
-            run = watch(
-                loaded,
-                optimizer,
-                path,
-                rate=rate,
-                rank=rank,
-                top=top,
-                steps=steps,
-                every=every,
-                seed=seed,
-                tensorboard=out / "tensorboard" if tensorboard else None,
-            )
-            status = _train(run, loaded.steps if steps is None else steps, path)
+            steps = loaded.steps if steps is None else steps
+            every = max(1, steps // 40) if every is None else every
+            options = Watched(task, optimizer, rate, rank, top, steps, every, seed)
+            status = _train(loaded, options, out, out / "tensorboard" if tensorboard else None)
             title = f"{task}, {optimizer}"
         records = read(path)
         if not records and not status:
@@ -98,22 +90,24 @@ def spectra(
         raise SystemExit(status)
 
 
-def _train(run: "Generator[Record, None, None]", total: int, path: Path) -> int:
+def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None) -> int:
     """Take the steps; the exit status: 130 where somebody stopped them, 1 where the run left the numbers."""
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from sketchy.experiments.pool import one_thread, stop_by_signal
+    from sketchy.experiments.spectra import watch
 
-    with one_thread(), stop_by_signal() as stop:
-        for record in track(run, "training", total=total, console=Console(stderr=True)):
-            if record.diverged:
-                _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
-                return 1
-            if stop.is_set() and record.step < total:
-                run.close()
-                _tell(f"stopped; the records so far are in {path}, and --from {path} draws them")
-                return 130
+    with one_thread(), stop_by_signal() as stop, Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("training", total=options.steps)
+        for record in watch(task, options, out, tensorboard=tensorboard, stopped=stop.is_set):
+            progress.update(bar, completed=record.step)
+    if record.diverged:
+        _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
+        return 1
+    if record.step < options.steps:
+        _tell(f"stopped at step {record.step}; all is saved in {out}; the same command goes on from there")
+        return 130
     return 0
 
 
@@ -158,7 +152,7 @@ def _cell(band: "Band", value: str) -> str:
     return ("{:.1%} ({:.0%}-{:.0%})" if value == "share" else "{:.1f} ({:.1f}-{:.1f})").format(*numbers)
 
 
-def _control(trials: int, json: bool) -> None:
+def _control(trials: int, out: Path, json: bool) -> None:
     from json import dumps
 
     from rich import box
@@ -167,20 +161,22 @@ def _control(trials: int, json: bool) -> None:
     from rich.table import Table
 
     from sketchy.experiments import spectra as experiment
+    from sketchy.experiments.pool import stop_by_signal
 
     with user_mistakes("sketchy spectra --control"):
         if trials < 2:
             raise ValueError(f"trials={trials}: must be at least 2, for a standard error")
-    work = [(columns, trial) for columns in experiment.PUBLISHED for trial in range(trials)]
-    values: dict[int, list[float]] = {columns: [] for columns in experiment.PUBLISHED}
-    try:
-        for columns, trial in track(work, "drawing", console=Console(stderr=True)):
-            seed = 1_000_003 * columns + trial
-            values[columns].append(experiment.gaussian_dimension(columns, seed=seed))
-    except KeyboardInterrupt:
-        _tell("stopped; a part of the trials says nothing, so nothing is printed")
-        raise SystemExit(130) from None
-    rows = [experiment.control(columns, found) for columns, found in values.items()]
+        out.mkdir(parents=True, exist_ok=True)
+    path, total = out / "control.jsonl", trials * len(experiment.PUBLISHED)
+    with stop_by_signal() as stop:
+        work = experiment.trials(trials, path, stopped=stop.is_set)
+        found = list(track(work, "drawing", total=total, console=Console(stderr=True)))
+    if len(found) < total:
+        done = f"{len(found)} of {total} trials are saved in {path}"
+        _tell(f"stopped; {done}, and the same command goes on from there")
+        raise SystemExit(130)
+    values = {d: [value for trial, value in found if trial.columns == d] for d in experiment.PUBLISHED}
+    rows = [experiment.control(columns, some) for columns, some in values.items()]
     if json:
         print(dumps([vars(row) | {"distance": row.distance, "agrees": row.agrees} for row in rows]))
     else:

@@ -1,16 +1,20 @@
 """Optimizers side by side on one task, each at the best of the same rates: the demo's rows and picture."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from sketchy.experiments import plot
+from sketchy.experiments.pool import Stopped
+from sketchy.experiments.resume import finished
 from sketchy.experiments.tasks import Task
-from sketchy.experiments.training import Record, train
+from sketchy.experiments.training import Record, running
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 
 Make = Callable[[nn.Module, float], Optimizer]
@@ -41,24 +45,44 @@ class Row:
     curve: tuple[tuple[int, float], ...]  # (step, mean validation loss)
 
 
+@dataclass(frozen=True)
+class Run:
+    """One training run: all that its record depends on, beside the task."""
+
+    optimizer: str  # one of the contenders
+    rank: int  # of the sketches
+    rate: float
+    seed: int
+    steps: int
+
+
 def runs(
-    task: Task, makers: Mapping[str, Make], rates: Sequence[float], seeds: int, steps: int | None = None
-) -> Iterator[tuple[str, float, Record]]:
-    """Every optimizer at every rate with every seed, one record at a time."""
-    for name, make in makers.items():
-        for rate in rates:
-            for seed in range(seeds):
-                yield name, rate, train(task, lambda model: make(model, rate), seed=seed, steps=steps)  # noqa: B023
+    task: Task, planned: Sequence[Run], path: Path, *, stopped: Stopped = lambda: False
+) -> Iterator[tuple[Run, Record]]:
+    """Every run with its record, one at a time; those that ``path`` has already are not run again.
+
+    Once ``stopped`` says so, the run at hand is given up, and that is the end.
+    """
+
+    def train(run: Run) -> dict[str, Any] | None:
+        make = contenders(run.rank)[run.optimizer]
+        for record in running(task, lambda model: make(model, run.rate), seed=run.seed, steps=run.steps):
+            if stopped() and record.step < run.steps:
+                return None
+        return asdict(record)
+
+    for run, values in finished(planned, path, train):
+        yield run, Record.from_dict(values)
 
 
-def rows(records: Sequence[tuple[str, float, Record]]) -> list[Row]:
+def rows(records: Sequence[tuple[Run, Record]]) -> list[Row]:
     """The best rate of each optimizer, by mean final loss; the first one is what others are held against."""
     found: list[Row] = []
-    for name in dict.fromkeys(name for name, _, _ in records):
+    for name in dict.fromkeys(run.optimizer for run, _ in records):
         by_rate: dict[float, list[Record]] = {}
-        for other, rate, record in records:
-            if other == name:
-                by_rate.setdefault(rate, []).append(record)
+        for run, record in records:
+            if run.optimizer == name:
+                by_rate.setdefault(run.rate, []).append(record)
         rate = min(by_rate, key=lambda rate: _mean([r.loss for r in by_rate[rate]]))
         target = found[0].loss if found else None
         found.append(_row(name, rate, by_rate[rate], target))

@@ -9,7 +9,7 @@ from sketchy.experiments.sections import KINDS, Row
 
 # what commands write beside their rows: the same in another form, or what they resume from
 COMPANIONS = {".png", ".md", ".pt", ".html"}
-COMPANION_NAMES = ("options.json", "events.out.tfevents")
+COMPANION_NAMES = ("options.json", "runs.jsonl", "control.jsonl", "events.out.tfevents")
 
 
 def collect(runs: Iterable[Path]) -> Page:

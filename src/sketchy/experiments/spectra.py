@@ -1,11 +1,11 @@
 """The paper's spectral analysis: a training run watched and drawn, and a control with Gaussian gradients."""
 
 import io
+import json
 import math
 import textwrap
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -13,14 +13,15 @@ from typing import Literal
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import nn
-from torch.optim import Optimizer
 
-from sketchy.analysis.spectra import Spectrum, SpectrumMonitor
+import sketchy
+from sketchy.analysis.spectra import Spectrum, SpectrumMonitor, read
 from sketchy.experiments.comparison import contenders
 from sketchy.experiments.plot import COLOURS
+from sketchy.experiments.pool import Stopped
+from sketchy.experiments.resume import finished, load, refuse_others, save, write
 from sketchy.experiments.tasks import Task
-from sketchy.experiments.training import Record, running
+from sketchy.experiments.training import Record, Training
 from sketchy.optim.engine import Engine
 
 Value = Literal["share", "intrinsic_dimension"]
@@ -30,43 +31,72 @@ LETTERS = {"left": "L", "right": "R"}
 # ---- the training run
 
 
+@dataclass(frozen=True)
+class Watched:
+    """All that determines the records of a run."""
+
+    task: str
+    optimizer: str  # one of `comparison.contenders`
+    rate: float
+    rank: int  # of the sketches
+    top: int | float
+    steps: int
+    every: int  # steps between two recordings
+    seed: int
+    sketchy: str = sketchy.__version__
+    torch: str = str(torch.__version__)
+
+
 def watch(
     task: Task,
-    optimizer: str,
-    path: Path,
+    options: Watched,
+    out: Path,
     *,
-    rate: float,
-    rank: int = 64,
-    top: int | float = 0.25,
-    steps: int | None = None,
-    every: int | None = None,
-    seed: int = 0,
     tensorboard: Path | None = None,
-) -> Generator[Record, None, None]:
-    """Train with one of `comparison.contenders` and write the spectra to ``path``; yields after each step.
+    stopped: Stopped = lambda: False,
+) -> Iterator[Record]:
+    """Train and write the spectra to ``out``/spectra.jsonl; yields after each step.
 
     Of sketched optimizers the covariances are those of their states. Beside the others they are kept in
     float64: what Shampoo's float32 factors certify of themselves, rounding at its worst in each step, says
-    little of sums over many eigenvalues. ``every``: steps between two recordings; else there are forty.
+    little of sums over many eigenvalues. Once ``stopped`` says so, all is saved beside the records, and the
+    same call goes on from there, to the same records.
     """
-    makers = contenders(rank)
-    if optimizer not in makers:
-        raise ValueError(f"optimizer={optimizer!r}: must be one of {', '.join(makers)}")
-    total = task.steps if steps is None else steps
-    every = max(1, total // 40) if every is None else every
-    with ExitStack() as stack:
-
-        def make(model: nn.Module) -> Optimizer:
-            made = makers[optimizer](model, rate)
-            source = made if isinstance(made, Engine) and made.kind != "dense" else model
-            monitor = SpectrumMonitor(
-                source, every, path, top=top, exact_up_to=1024, rank=rank, tensorboard=tensorboard
-            )
-            path.write_bytes(b"")  # lines are appended, and those there would be another run's
-            stack.enter_context(monitor)
-            return made
-
-        yield from running(task, make, steps=steps, seed=seed)
+    makers, path, checkpoint = contenders(options.rank), out / "spectra.jsonl", out / "checkpoint.pt"
+    if options.optimizer not in makers:
+        raise ValueError(f"optimizer={options.optimizer!r}: must be one of {', '.join(makers)}")
+    kept = load(checkpoint)
+    if kept:
+        refuse_others(out, kept["options"], asdict(options))
+    run = Training(
+        task, lambda m: makers[options.optimizer](m, options.rate), steps=options.steps, seed=options.seed
+    )
+    if kept:
+        run.load_state_dict(kept["run"])
+    made = run.optimizer
+    monitor = SpectrumMonitor(
+        made if isinstance(made, Engine) and made.kind != "dense" else run.model,
+        options.every,
+        path,
+        top=options.top,
+        exact_up_to=1024,
+        rank=options.rank,
+        tensorboard=tensorboard,
+        resumed_at=run.record.step,
+    )
+    if kept:
+        monitor.load_state_dict(kept["covariances"])
+    # lines are appended: those there would be another run's, or of steps that are taken again
+    lines = [record for record in read(path) if record.step <= run.record.step] if kept else []
+    write(path, "".join(f"{json.dumps(asdict(line))}\n" for line in lines))
+    with monitor:
+        for record in run:
+            yield record
+            if stopped() and record.step < record.steps and not record.diverged:
+                state = {"run": run.state_dict(), "covariances": monitor.state_dict()}
+                save(checkpoint, {"options": asdict(options), **state})
+                return
+    checkpoint.unlink(missing_ok=True)
 
 
 # ---- over the weights, and drawn
@@ -179,6 +209,24 @@ class Control:
     @property
     def agrees(self) -> bool:
         return self.distance <= 3
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One covariance of the control experiment."""
+
+    columns: int
+    seed: int
+
+
+def trials(count: int, path: Path, *, stopped: Stopped = lambda: False) -> Iterator[tuple[Trial, float]]:
+    """Each trial with its intrinsic dimension, a line of ``path``; once ``stopped`` says so, no more."""
+    planned = [Trial(columns, 1_000_003 * columns + i) for columns in PUBLISHED for i in range(count)]
+
+    def draw(trial: Trial) -> float | None:
+        return None if stopped() else gaussian_dimension(trial.columns, seed=trial.seed)
+
+    return finished(planned, path, draw)
 
 
 def control(columns: int, values: Sequence[float]) -> Control:

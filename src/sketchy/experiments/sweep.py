@@ -4,10 +4,8 @@ The grids are those of the paper's Appendix A: 49 settings for each learner. A l
 piece of work with one checkpoint file; pieces are spread over processes of one thread each.
 """
 
-import io
 import json
 import math
-import os
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -26,6 +24,7 @@ from sketchy.experiments.paper import GRID_RANGE as GRID_RANGE
 from sketchy.experiments.paper import PAPER_LEARNERS as PAPER_LEARNERS
 from sketchy.experiments.paper import SKETCH_SIZE as SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
+from sketchy.experiments.resume import load, refuse_others, save, write
 
 # These keep the delta they are given, and are tuned in both; the others start from 0.
 NEEDS_DELTA = ("ada-fd", "fd-son", "son", "ada-lr", "radagrad", "ggt")
@@ -127,7 +126,7 @@ def results(plan: Plan, directory: Path) -> list[Result]:
     """What the learners that are through have achieved, in the order of the plan."""
     found = []
     for name in plan.learners:
-        state = _load(directory, name)
+        state = load(_checkpoint(directory, name))
         if state and state["round"] == plan.rows:
             eta, delta = settings(name, plan.grid)
             rounds, curve = state["curve_rounds"], torch.stack(state["curve"])
@@ -148,23 +147,7 @@ def claim(directory: Path, plan: Plan) -> None:
         raise ValueError(f"out={str(directory)!r}: can't be used: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not the options of a run: {error}") from error
-    differing = [
-        f"{name} is {theirs.get(name)} there and {mine.get(name)} here"
-        for name in {**mine, **theirs}
-        if theirs.get(name) != mine.get(name)
-    ]
-    if differing:
-        raise ValueError(
-            f"out={str(directory)!r}: has results of other options ({'; '.join(differing)}); "
-            "choose another directory, or remove this one"
-        )
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    part.replace(path)
+    refuse_others(directory, theirs, mine)
 
 
 def _log_spaced(points: int) -> Tensor:
@@ -181,7 +164,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
     learner = oco.make(name, plan.dim, eta=eta, delta=delta, sketch_size=plan.sketch_size)
     looks = set(oco.checkpoints(plan.rows))
     at = sorted({*looks, *range(CHUNK, plan.rows, CHUNK)})
-    state = _load(directory, name) or {"curve_rounds": [], "curve": [], "seconds": 0.0}
+    state = load(_checkpoint(directory, name)) or {"curve_rounds": [], "curve": [], "seconds": 0.0}
     before = _sums(state) if "round" in state else None
     if before:
         report(name, before.round)
@@ -198,7 +181,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
         if done or stop or now - saved > SAVE_EVERY:
             state |= {"round": sums.round, "loss": sums.loss, "mistakes": sums.mistakes}
             state |= {"seconds": spent + now - began, "learner": {} if done else learner.state_dict()}
-            _save(directory, name, state)
+            save(_checkpoint(directory, name), state)
             saved = now
         report(name, sums.round)
         if stop and not done:
@@ -208,19 +191,6 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
 
 def _checkpoint(directory: Path, name: str) -> Path:
     return directory / "checkpoints" / f"{name}.pt"
-
-
-def _save(directory: Path, name: str, state: dict[str, Any]) -> None:
-    path = _checkpoint(directory, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    torch.save(state, content)
-    write(path, content.getvalue())
-
-
-def _load(directory: Path, name: str) -> dict[str, Any] | None:
-    path = _checkpoint(directory, name)
-    return torch.load(path, weights_only=True) if path.exists() else None
 
 
 def _sums(state: dict[str, Any]) -> oco.Sums:

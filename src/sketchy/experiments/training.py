@@ -3,9 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -43,6 +43,11 @@ class Record:
     threads: int = 0  # torch's
     commit: str = ""  # of the code that ran, where somebody keeps the record
     error: str = ""  # why the run ended, where it was no divergence
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What `dataclasses.asdict` has made of one."""
+        return cls(**{**values, "curve": [Look(**look) for look in values["curve"]]})
 
     @property
     def loss(self) -> float:
@@ -100,32 +105,61 @@ def running(
 
     It is one record that grows. A run that leaves the numbers ends early, with a last look of loss inf.
     """
-    total = task.steps if steps is None else steps
-    if total < 1:
-        raise ValueError(f"steps={total}: must be at least 1")
-    model = task.model(seed)
-    moved = optimizer(model)
-    scheduler = LambdaLR(moved, lambda step: schedule(step, total))
-    record = Record(task.name, seed, total, threads=torch.get_num_threads())
-    _look(task, model, record)
-    for step in range(total):
-        began, cpu_began = time.perf_counter(), time.process_time()
-        finite = _step(task, model, moved, record)
-        record.seconds += time.perf_counter() - began
-        record.cpu_seconds += time.process_time() - cpu_began if step > 0 else 0.0
-        record.step = step + 1
-        if not finite:
-            record.diverged = True
-            record.curve.append(Look(record.step, math.inf, None))
-        elif record.step % task.look_every == 0 or record.step == total:
-            _look(task, model, record)
-        if not record.diverged:
-            scheduler.step()
-        if step == 0 or record.curve[-1].step == record.step:
-            record.optimizer_bytes = state_bytes(moved)
-        yield record
-        if record.diverged:
-            return
+    yield from Training(task, optimizer, steps=steps, seed=seed, schedule=schedule)
+
+
+class Training:
+    """A run that can be kept and gone on with: iterating takes the steps that are left, as `running` does."""
+
+    def __init__(
+        self,
+        task: Task,
+        optimizer: Callable[[nn.Module], Optimizer],
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        schedule: Schedule = warmup_cosine,
+    ) -> None:
+        total = task.steps if steps is None else steps
+        if total < 1:
+            raise ValueError(f"steps={total}: must be at least 1")
+        self.task, self.model = task, task.model(seed)
+        self.optimizer = optimizer(self.model)
+        self.scheduler = LambdaLR(self.optimizer, lambda step: schedule(step, total))
+        self.record = Record(task.name, seed, total, threads=torch.get_num_threads())
+
+    def __iter__(self) -> Iterator[Record]:
+        task, record = self.task, self.record
+        if not record.curve:
+            _look(task, self.model, record)
+        for step in range(record.step, record.steps):
+            began, cpu_began = time.perf_counter(), time.process_time()
+            finite = _step(task, self.model, self.optimizer, record)
+            record.seconds += time.perf_counter() - began
+            record.cpu_seconds += time.process_time() - cpu_began if step > 0 else 0.0
+            record.step = step + 1
+            if not finite:
+                record.diverged = True
+                record.curve.append(Look(record.step, math.inf, None))
+            elif record.step % task.look_every == 0 or record.step == record.steps:
+                _look(task, self.model, record)
+            if not record.diverged:
+                self.scheduler.step()
+            if step == 0 or record.curve[-1].step == record.step:
+                record.optimizer_bytes = state_bytes(self.optimizer)
+            yield record
+            if record.diverged:
+                return
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on; batches depend on seed and step alone."""
+        parts = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scheduler")}
+        return {**parts, "record": asdict(self.record)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("model", "optimizer", "scheduler"):
+            getattr(self, name).load_state_dict(state[name])
+        self.record = Record.from_dict(state["record"])
 
 
 def state_bytes(optimizer: Optimizer) -> int:
