@@ -1,0 +1,53 @@
+"""The README: one screen, and no number of its own but those of the demo."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS, PERFORMANCE = (
+    (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "performance.md")
+)
+PEERS = {  # the first words of a line there → who that is in the benchmark
+    "GaLore": "galore_torch",
+    "**SketchyShampoo**": "sketchy_shampoo, rank 64",
+    "**SketchySOAP**": "sketchy_soap, rank 64",
+    "PSGD Kron": "heavyball_psgd_kron",
+    "Shampoo (pytorch": "po_scalable_shampoo",
+    "SOAP (heavyball)": "heavyball_soap",
+    "SOAP (pytorch": "po_soap",
+}
+
+
+def line(text: str, start: str) -> list[str]:
+    """The cells of the one line of a table that starts so."""
+    (found,) = (row for row in text.splitlines() if row.startswith(f"| {start}"))
+    return [cell.strip(" *") for cell in found.strip("|").split("|")]
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) < 90
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_a_peers_time_and_memory_are_those_of_the_performance_page(peer: str) -> None:
+    _, milliseconds, megabytes, _ = line(README, peer)
+    measured = line(PERFORMANCE, f"{PEERS[peer]} |")
+    assert measured[1].startswith(f"{milliseconds} (") and measured[6] == megabytes
+
+
+def test_adamws_two_times_are_those_of_the_performance_page() -> None:
+    _, times, megabytes, _ = line(README, "AdamW, foreach")
+    foreach, fused = (line(PERFORMANCE, f"{name} |") for name in ("adamw", "adamw_fused"))
+    assert times == f"{foreach[1].split()[0]} ({fused[1].split()[0]})" and megabytes == foreach[6]
+
+
+@pytest.mark.parametrize("who", ["adamw", "sketchy_soap, rank 32", "soap"])
+def test_losses_and_state_under_the_picture_are_those_of_the_results_page(who: str) -> None:
+    page = RESULTS.partition("### A small GPT")[2].partition("### ")[0]
+    measured = line(page, f"{who} |")
+    kilobytes = next(cell for cell in measured if re.fullmatch(r"\d+,\d{3}", cell))
+    state = f"{float(kilobytes.replace(',', '')) / 1000:.1f} MB"
+    assert re.search(rf"at\s+{re.escape(measured[3])} with {re.escape(state)}", README)
