@@ -8,7 +8,7 @@ from torch import Tensor
 
 from checks import assert_close
 from optim.trajectories import gradients, start, train_one
-from sketchy import SketchyShampoo, reference
+from sketchy import SketchyShampoo, SketchySOAP, reference
 
 LR = 0.1
 EXACT = 1e-10
@@ -109,6 +109,20 @@ def test_a_grafted_step_has_the_direction_of_alg_3_and_a_multiple_of_the_rules_l
     ).cumsum(0)
     found = train_one(SketchyShampoo, X, G, betas=(0.0, beta2), graft=rule, graft_scale=1.5, **ALG_3)
     assert_close(found, expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("make", [SketchyShampoo, SketchySOAP])
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_its_own_length_is_multiplied_and_without_a_graft_it_is_not(make, block_size):
+    X, G = start((6, 4)), gradients((6, 4))
+    options: dict[str, Any] = {"rank": 3, "weight_decay": 0.0, "block_size": block_size, "graft_scale": 2.5}
+    own = train_one(make, X, G, lr=LR, graft="own", **options)
+    assert_close(own, train_one(make, X, G, lr=2.5 * LR, graft=None, **options), scale=1, tolerance=EXACT)
+
+
+def test_its_own_length_has_no_step_to_take_before_the_start():
+    with pytest.raises(ValueError, match="start_step=20 in parameter group 0: must be 1 with graft='own'"):
+        SketchySOAP([{"params": [torch.zeros(3, 3, requires_grad=True)], "start_step": 20}])
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -24,6 +24,7 @@ from sketchy.core.moments import (
 )
 from sketchy.core.panels import panels
 
+OWN = "own"  # no rule: a direction keeps its own length, and is only scaled
 RULES = ("sgd", "adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized", "factored", "rows")
 
 Accumulators = dict[str, Tensor]
@@ -31,7 +32,7 @@ Accumulators = dict[str, Tensor]
 
 def accumulators(rule: str | None, block: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], bool]]:
     """Name → (shape, whether it is float64) of what a rule keeps for one block."""
-    if rule in (None, "sgd"):
+    if rule in (None, OWN, "sgd"):
         return {}
     if rule == "factored":
         rest = 1
@@ -96,6 +97,10 @@ class Graft:
                 rows[piece] = row_energy(X[piece] * weight[stack])
             return (rows.sqrt() * a.squeeze(-1)).square().sum(-1).sqrt()
         return frobenius(as_matrix(self.step(x)))
+
+    @property
+    def lends(self) -> bool:
+        return self.rule not in (None, OWN)
 
     @property
     def normalized(self) -> bool:

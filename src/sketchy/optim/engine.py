@@ -293,7 +293,7 @@ class Engine(Optimizer):
         values.update(graft.observe(rule, own, G, energy, beta2))
         lender = graft.Graft(rule, values, step, beta2=beta2, eps=group["eps"])
         lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
-        if rule is not None:
+        if lender.lends:
             # normalised momentum, of length one, would step as far as ever when the gradient has gone
             wanted = lender.length(G) if lender.normalized else ahead * lender.length(x)
             if lent is not None and lender.normalized:
@@ -301,7 +301,8 @@ class Engine(Optimizer):
         direction, factor = self._direction(group, plan, values, seen)
         factor = ahead * factor
         if rule is not None:
-            factor = graft.ratio(wanted * group["graft_scale"], direction)
+            scale = group["graft_scale"]
+            factor = graft.ratio(wanted * scale, direction) if lender.lends else factor * scale
         if lent is not None:
             late = like(step, direction) >= group["start_step"]
             direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)

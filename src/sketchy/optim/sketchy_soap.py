@@ -18,11 +18,12 @@ class SketchySOAP(Engine):
     The sketches of `SketchyShampoo` give a basis for rows and one for columns. The gradient's second moment
     is kept entry by entry inside both bases, by rows and columns where one of them ends, and as one number
     outside (`sketchy.core.corrected`); momentum is divided by its roots, part by part. When the bases turn,
-    the moments are carried over by squared cosines. At full rank this is SOAP with a fresh basis each step.
+    the moments are carried over by squared cosines. At full rank this is SOAP with a fresh basis each step,
+    ``graft_scale`` times as long.
     """
 
     kind: ClassVar[str] = "corrected"
-    changed: ClassVar[dict[str, Any]] = {"graft_scale": 3.2}
+    changed: ClassVar[dict[str, Any]] = {"graft": "own"}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _direction(
