@@ -133,7 +133,7 @@ def assert_same(now: dict[str, Tensor], then: dict[str, Tensor]) -> None:
 
 
 def assert_near(
-    now: dict[str, Tensor], then: dict[str, Tensor], tolerance: float, skip: str = "basis"
+    now: dict[str, Tensor], then: dict[str, Tensor], tolerance: float, skip: str | tuple[str, ...] = "basis"
 ) -> None:
     """Within ``tolerance`` of the largest entry; eigenvectors have free signs, so bases are left out."""
     assert now.keys() == then.keys(), now.keys() ^ then.keys()

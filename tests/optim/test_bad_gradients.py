@@ -1,7 +1,5 @@
 """The table of optimizers x gradients that would ruin a run: NaN, Inf, zero, rank one, tiny, huge."""
 
-import sys
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -36,16 +34,9 @@ ACCIDENTS = {
 }
 
 
-def never(condition: Tensor) -> bool:
-    return False
-
-
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the road of accelerators, where no value is read: results are masked, not chosen."""
-    users = [m for name, m in sys.modules.items() if name.startswith("sketchy.") and hasattr(m, "certain")]
-    assert {sketchy.core.linalg, sketchy.optim.engine} <= set(users)
-    for module in users:
-        monkeypatch.setattr(module, "certain", never)
+    monkeypatch.setattr(sketchy.core.linalg, "_readable", lambda x: False)
 
 
 @pytest.fixture(params=["read", "masked"])
@@ -57,9 +48,10 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @every_case
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-def test_the_masked_road_gives_the_same_steps_bit_for_bit(
+def test_the_masked_road_gives_the_same_steps(
     case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """To rounding, which is all that some error bounds hold: small factors are computed in another way."""
     ends = []
     for _ in range(2):
         params = weights(dtype)
@@ -68,7 +60,7 @@ def test_the_masked_road_gives_the_same_steps_bit_for_bit(
         advance(optimizer, params, range(3, 5), scale=1e20)
         ends.append(snapshot(optimizer))
         blind(monkeypatch)
-    assert_same(ends[1], ends[0])
+    assert_near(ends[1], ends[0], 1e-9 if dtype == F64 else 1e-3, skip=("basis", "error_bound"))
 
 
 class HostReads(TorchDispatchMode):
@@ -78,17 +70,22 @@ class HostReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         aten = torch.ops.aten
-        self.count += func in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
+        reads = (aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select)
+        self.count += func.overloadpacket in reads
         return func(*args, **(kwargs or {}))
 
 
 @every_class
-def test_the_masked_road_reads_no_values_but_the_solvers_choices(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
+def test_the_masked_road_reads_no_values(
+    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding and skipping a bad gradient costs no synchronisation; each sketch update reads at most four."""
+    """Neither to find and skip a bad gradient nor in a solver; what torch.linalg.eigh does is its own."""
+    params = weights(dtype)
+    with HostReads() as reads:
+        advance(case.make(params), params, range(1))
+    assert reads.count, "on the CPU values are read: the count works"
     blind(monkeypatch)
-    params = weights()
     optimizer = case.make(list(zip(WEIGHTS, params, strict=True)))
     for bad in (False, True):
         for i, p in enumerate(params):
@@ -96,9 +93,7 @@ def test_the_masked_road_reads_no_values_but_the_solvers_choices(
         params[0].grad[0, 0] = torch.nan if bad else 0.0
         with HostReads() as reads:
             optimizer.step()
-        sketched = {(row.shape, i) for row in optimizer.report() for i, e in enumerate(row.exact) if not e}
-        assert reads.count <= 4 * len(sketched)
-    assert case.name != "Shampoo" or not sketched
+        assert reads.count == 0
 
 
 @every_case

@@ -2,7 +2,8 @@
 
 Everything is batched over leading dimensions. Where a cheap road and a safe road exist, the
 cheap one is taken only when the numbers at hand show that it is safe. That choice reads one
-boolean, which is free on the CPU and a synchronisation on an accelerator.
+boolean, which is free on the CPU. On an accelerator it would wait for the device: there nothing is
+read, and float32 takes a third road, by products in float64, which is safe for all of its numbers.
 """
 
 import math
@@ -27,6 +28,8 @@ _GRADED = 10.0
 
 _STRIDE_PADDING = 8
 
+_SHIFT = 1e-14
+
 # Of float32 matrix products, by torch's names for what they may be rounded to: TF32, bfloat16.
 _COARSE = dict.fromkeys(("tf32", "high"), 2.0**-10) | dict.fromkeys(("bf16", "medium"), 2.0**-7)
 
@@ -41,9 +44,16 @@ def certain(condition: Tensor) -> bool:
     Reading a boolean is free on the CPU, a synchronisation on an accelerator and a break in a
     compiled graph. There the answer is no, and the caller takes the road that is right either way.
     """
-    if condition.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    return bool(condition.all())
+    return _readable(condition) and bool(condition.all())
+
+
+def _readable(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _in_double(x: Tensor) -> bool:
+    """Whether small factors are taken in float64: unseen, float32 may be as close to dependent as it can."""
+    return x.dtype == torch.float32 and not _readable(x)
 
 
 def energies(A: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,6 +138,18 @@ def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
+def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
+    """A (rows, columns) matrix of numbers in [-1, 1) without order, the same on all devices, made on its own.
+
+    Where `gaussian` would copy from the host each time. Squares modulo a prime, which fit in 63 bits.
+    """
+    prime = 2**31 - 1
+    x = i = torch.arange(1, rows * columns + 1, device=like.device)
+    for multiplier in (48271, 69621, 16807):
+        x = (x * x + multiplier * i) % prime
+    return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
+
+
 def product(A: Tensor, X: Tensor) -> Tensor:
     """A @ X for a large A and a thin X: one that lies transposed in memory is multiplied from the left.
 
@@ -152,7 +174,7 @@ def product_eps(x: Tensor) -> float:
 
 
 def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
-    """L of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where it is not to be trusted.
+    """L of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where it is to be trusted.
 
     Untrusted is where the columns of K are so close to dependent that those of K L⁻ᵀ may not be
     orthonormal to working precision, or so unequal that their squares span float32's range.
@@ -170,7 +192,24 @@ def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
     shortest, longest = squares.aminmax(dim=-1)
     squared_sine = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin(-1)
     trusted = (info == 0) & (squared_sine > _SAFE_SINE**2) & (shortest > _UNEQUAL**2 * longest)
-    return L, ~trusted
+    return L, trusted
+
+
+def orthonormal(M: Tensor) -> Tensor:
+    """Orthonormal columns whose leading ones span those of M (..., d, l), d >= l, in the same direction.
+
+    In float64 by products, a column that depends on those before it up to rounding may come out shorter.
+    """
+    if not _in_double(M):
+        Q, R = torch.linalg.qr(M)
+        return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
+    D = M.double()
+    W = D.mT @ D
+    squares = W.diagonal(dim1=-2, dim2=-1)
+    # more than rounding can take from W, and less than float32's rounding squared
+    squares.add_((_SHIFT * squares.sum(-1, keepdim=True)).clamp(min=torch.finfo(D.dtype).tiny))
+    L, _ = torch.linalg.cholesky_ex(W)
+    return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(M)
 
 
 def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -193,14 +232,21 @@ def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
 
     Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L; the SVD where columns are nearly
     dependent. Accurate, as the SVD is, to eps relative to the largest singular value: where squaring would
-    lose the small ones, the eigenproblem is solved in float64.
+    lose the small ones, the eigenproblem is solved in float64. Where nothing may be read all is float64,
+    without a factor, and vectors are orthonormal as far as their values stand above rounding: `fill` finishes.
     """
-    L, unsafe = cholesky(T.mT @ T)
-    if unsafe.any():
+    if _in_double(T):
+        D = T.double()
+        theta, V = torch.linalg.eigh((D.mT @ D).neg_())
+        sigma = theta.neg().clamp(min=0).sqrt()
+        least = (torch.finfo(T.dtype).eps * sigma[..., :1]).clamp(min=torch.finfo(T.dtype).tiny)
+        return (D @ (V / torch.maximum(sigma, least).unsqueeze(-2))).to(T), sigma.to(T)
+    L, trusted = cholesky(T.mT @ T)
+    if not certain(trusted):
         return left_singular(T, T.shape[-1])
     pivots = L.diagonal(dim1=-2, dim2=-1)
     graded = pivots.amin(-1).square() < _GRADED * torch.finfo(T.dtype).eps * pivots.amax(-1).square()
-    S = L.double() if graded.any() else L
+    S = L if certain(~graded) else L.double()
     # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other triangle, copied across
     theta, V = torch.linalg.eigh((S.mT @ S).neg_().mT, UPLO="U")
     V = torch.linalg.solve_triangular(L.mT, V.to(T), upper=True)
@@ -214,11 +260,10 @@ def fill(U: Tensor, live: Tensor) -> Tensor:
     lets the next power step meet every new direction: this makes the subspace solver's cold
     start exact. Live columns must come first; they stay as they are up to rounding.
     """
-    if live.all():
+    if certain(live):
         return U
-    noise = gaussian(*U.shape[-2:], seed=0, like=U)
-    Q, R = torch.linalg.qr(torch.where(live.unsqueeze(-2), U, noise))
-    return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(U).unsqueeze(-2)
+    noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** 0.5
+    return orthonormal(torch.where(live.unsqueeze(-2), U, noise))
 
 
 def norm_bound(

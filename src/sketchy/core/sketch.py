@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import (
+    certain,
     cholesky,
     divide,
     extreme_scale,
@@ -22,6 +23,7 @@ from sketchy.core.linalg import (
     left_singular,
     left_singular_by_products,
     norm_bound,
+    orthonormal,
     product,
     product_eps,
 )
@@ -146,11 +148,11 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     K = product(A.mT, U)  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
     W = K.mT @ K
     W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
-    L, unsafe = cholesky(W)
-    if unsafe.any():
-        Q, _ = torch.linalg.qr(torch.cat([root.diag_embed(), K], dim=-2))
+    L, trusted = cholesky(W)
+    if not certain(trusted):
+        Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
-        return left_singular(T, l)
+        return left_singular_by_products(T)
     Y = product(A, K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
     # L Tᵀ = Yᵀ: LAPACK reads columns, and so the rows of T = Y L⁻ᵀ need no copy across
     return left_singular_by_products(torch.linalg.solve_triangular(L, Y.mT, upper=False).mT)
