@@ -153,9 +153,9 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
         Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
         return left_singular_by_products(T)
-    Y = product(A, K).addcmul_(U, root.square().unsqueeze(-2))  # C' U
-    # L Tᵀ = Yᵀ: LAPACK reads columns, and so the rows of T = Y L⁻ᵀ need no copy across
-    return left_singular_by_products(torch.linalg.solve_triangular(L, Y.mT, upper=False).mT)
+    # C' U, by rows whichever way the product lies: LAPACK reads columns, and so L Tᵀ = Yᵀ is solved where Y is
+    Y = (U * root.square().unsqueeze(-2)).add_(product(A, K)).mT
+    return left_singular_by_products(torch.linalg.solve_triangular(L, Y, upper=False, out=Y).mT)
 
 
 _STEPS = {"exact": _exact_step, "subspace": _subspace_step}
