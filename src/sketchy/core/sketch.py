@@ -153,7 +153,7 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
         Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
         return left_singular_by_products(T)
-    # C' U, by rows whichever way the product lies: LAPACK reads columns, and so L Tᵀ = Yᵀ is solved where Y is
+    # C' U, by rows whichever way the product lies: LAPACK reads columns, so that L Tᵀ = Yᵀ is solved in place
     Y = (U * root.square().unsqueeze(-2)).add_(product(A, K)).mT
     return left_singular_by_products(torch.linalg.solve_triangular(L, Y, upper=False, out=Y).mT)
 
