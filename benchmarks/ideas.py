@@ -70,6 +70,7 @@ def ideas() -> list[Idea]:
     B = torch.randn(1, 1024, 256)
     W = B.mT @ B
     N = -W[0] / 1024
+    H, L = torch.randn(1, n, m), torch.linalg.cholesky(K.mT @ K)
     X = torch.linalg.eigh(N)[1]
     ones = torch.ones(1)
 
@@ -81,6 +82,18 @@ def ideas() -> list[Idea]:
 
     def fused() -> object:
         return C.baddbmm_(torch.cat([U, K + U @ (P @ V)], -1), torch.cat([P, V.mT], -2))
+
+    def by_panels() -> None:
+        for _, piece in panels.panels(C):
+            C[piece].baddbmm_(U[piece], P).baddbmm_(K[piece], V.mT)
+
+    def solved() -> object:
+        Y = linalg.product(H.mT, V).addcmul_(U, ones)
+        return torch.linalg.solve_triangular(L, Y.mT, upper=False).mT
+
+    def solved_in_place() -> object:
+        Y = (U * ones).add_(linalg.product(H.mT, V)).mT
+        return torch.linalg.solve_triangular(L, Y, upper=False, out=Y).mT
 
     return [
         Idea(
@@ -102,6 +115,7 @@ def ideas() -> list[Idea]:
             lambda: G.mT @ (G @ V),
             lambda: linalg.product(G.mT, G @ V),
         ),
+        Idea("(Gᵀ K + U λ) L⁻ᵀ as the product lies → by rows, in place", True, solved, solved_in_place),
         Idea(
             "Cholesky of 256 x 256 → on a stride that is no power of two",
             True,
@@ -112,6 +126,7 @@ def ideas() -> list[Idea]:
             "a whole step, length by rows and columns → by rows", True, stepping("factored"), stepping("rows")
         ),
         Idea("both inverse roots in turn → in one product of twice the width", False, sequential, fused),
+        Idea("both inverse roots in turn → by panels that stay in cache", False, sequential, by_panels),
         Idea(
             "eigendecomposition, 256 x 256 → one refinement by products",
             False,
