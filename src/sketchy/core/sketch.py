@@ -202,6 +202,13 @@ def rounding(sketch: Sketch, dtype: torch.dtype) -> Tensor:
     return _ROUNDING[dtype] * torch.finfo(dtype).eps * sketch.eigenvalues[..., 0]
 
 
+def exchange_error(sketch: Sketch, basis: Tensor) -> Tensor:
+    """A bound on how much B Bᵀ changes when ``basis`` takes the place of U: 2 ‖E‖ ‖B‖ + ‖E‖² for E = B' - B."""
+    E = (basis - sketch.basis).double() * sketch.eigenvalues.sqrt().unsqueeze(-2)
+    size = (E.mT @ E).abs().sum(-1).amax(-1).sqrt()  # no norm of EᵀE is above its largest row sum
+    return size * (2 * sketch.eigenvalues[..., 0].sqrt() + size)
+
+
 def merge(first: Sketch, second: Sketch) -> Sketch:
     """The sketch of both streams together, at the first one's rank; masses and bounds add up."""
     both = update(first, second.factor())

@@ -334,7 +334,7 @@ class Engine(Optimizer):
                     sketch = dense.update(sketch, A, beta2=beta2, norm=seen.norm)
                 else:
                     sketch = update(sketch, A, beta2=beta2, solver=group["solver"], norm=seen.norm)
-                values.update(states.values_of(sketch, axis))
+                values.update(states.values_of(sketch, axis, plan))
             sketches.append(sketch)
         return sketches
 

@@ -5,13 +5,13 @@ after a parameter's first step.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sketchy.core.sketch import Sketch, empty
+from sketchy.core.sketch import Sketch, empty, exchange_error
 from sketchy.optim.plan import Axis, Plan
 
 State = dict[str, Any]
@@ -80,13 +80,25 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
 def sketch_of(values: Mapping[str, Tensor], axis: Axis, work: torch.dtype) -> Sketch:
     """One axis' sketch among stacked values, its basis in the dtype of the arithmetic."""
     basis, *rest = (values[f"{axis.name}_{field}"] for field in _FIELDS)
-    if basis.dtype == torch.bfloat16:
-        # rounding to 8 bits costs orthonormality, not the span: one Newton-Schulz step restores it
-        U = basis.to(work)
-        basis = U @ (1.5 * torch.eye(axis.rank, dtype=work, device=U.device) - 0.5 * U.mT @ U)
-    return Sketch(basis.to(work), *rest)
+    return Sketch(_restored(basis, work), *rest)
 
 
-def values_of(sketch: Sketch, axis: Axis) -> dict[str, Tensor]:
-    """A sketch as entries of a state."""
+def values_of(sketch: Sketch, axis: Axis, plan: Plan) -> dict[str, Tensor]:
+    """A sketch as entries of a state; what rounding its basis changes is part of its certified error."""
+    stored = plan.state[f"{axis.name}_basis"].dtype
+    if stored != plan.work:
+        basis = sketch.basis.to(stored)
+        error = exchange_error(sketch, _restored(basis, plan.work))
+        sketch = replace(sketch, basis=basis, error_bound=sketch.error_bound + error)
     return {f"{axis.name}_{field}": getattr(sketch, field) for field in _FIELDS}
+
+
+def _restored(basis: Tensor, work: torch.dtype) -> Tensor:
+    """A stored basis in the dtype of the arithmetic.
+
+    Rounding costs orthonormality, not the span: Newton-Schulz steps restore it, from 1e-2 to 1e-4 to 1e-8.
+    """
+    U = basis.to(work)
+    for _ in range(0 if basis.dtype == work else 2):
+        U = U @ (1.5 * torch.eye(U.shape[-1], dtype=work, device=U.device) - 0.5 * U.mT @ U)
+    return U

@@ -1,0 +1,59 @@
+"""The certified error of sketches whose bases are stored in fewer digits, against the dense covariance."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from optim.optimizers import BF16, F32, F64
+from sketchy import SketchyShampoo
+from sketchy.core.sketch import Sketch, exchange_error
+
+ROWS, COLUMNS, STEPS = 24, 18, 60
+
+
+def gradients(kind: str, seed: int) -> Tensor:
+    """(STEPS, ROWS, COLUMNS), float64."""
+    rng = torch.Generator().manual_seed(seed)
+    noise = torch.randn(STEPS, ROWS, COLUMNS, generator=rng, dtype=F64)
+    if kind == "one direction":
+        return 1e-3 * noise + torch.randn(ROWS, COLUMNS, generator=rng, dtype=F64)
+    if kind == "decaying":
+        return noise * torch.arange(1, ROWS + 1, dtype=F64).pow(-1.5).unsqueeze(-1)
+    return noise * torch.linspace(1, 1e-4, STEPS, dtype=F64).reshape(-1, 1, 1) if kind == "fading" else noise
+
+
+@pytest.mark.parametrize("rank", [6, 24], ids="rank {}".format)
+@pytest.mark.parametrize("kind", ["flat", "decaying", "one direction", "fading"])
+@pytest.mark.parametrize("beta2", [1.0, 0.9])
+@pytest.mark.parametrize("weight, stored", [(F32, BF16), (F64, BF16), (F64, F32)], ids=str)
+def test_certificates_hold_over_long_streams(
+    weight: torch.dtype, stored: torch.dtype, beta2: float, kind: str, rank: int
+) -> None:
+    """As the state has it: ‖C - B Bᵀ‖ with the stored basis, restored as a step restores it."""
+    p = nn.Parameter(torch.zeros(ROWS, COLUMNS, dtype=weight))
+    optimizer = SketchyShampoo([p], betas=(0.0, beta2), rank=rank, sketch_dtype=stored)
+    C = torch.zeros(ROWS, ROWS, dtype=F64)
+    for step, G in enumerate(gradients(kind, seed=rank).to(weight)):
+        p.grad = G
+        optimizer.step()
+        C = beta2 * C + G.double() @ G.double().T
+        if step % 10 < 9:
+            continue
+        state = optimizer.state[p]
+        U, _, V = torch.linalg.svd(state["left_basis"][0].double(), full_matrices=False)
+        U = U @ V  # the nearest orthonormal basis, where Newton-Schulz steps end
+        error = torch.linalg.matrix_norm(C - (U * state["left_eigenvalues"][0]) @ U.T, 2)
+        assert error <= state["left_error_bound"][0], f"{error:.2e} > {state['left_error_bound'][0]:.2e}"
+
+
+def test_an_exchanged_basis_changes_no_more_than_the_bound() -> None:
+    rng = torch.Generator().manual_seed(0)
+    for d, l, turn in [(9, 4, 1e-3), (30, 12, 1e-2), (5, 5, 0.3)]:
+        U = torch.linalg.qr(torch.randn(d, l, generator=rng, dtype=F64)).Q
+        V = torch.linalg.qr(U + turn * torch.randn(d, l, generator=rng, dtype=F64)).Q
+        V = V * (U * V).sum(0).sign()
+        lam = torch.rand(l, generator=rng, dtype=F64).sort(descending=True).values
+        zero = torch.zeros((), dtype=F64)
+        change = torch.linalg.matrix_norm((U * lam) @ U.T - (V * lam) @ V.T, 2)
+        bound = exchange_error(Sketch(U, lam, zero, zero), V)
+        assert change <= bound <= 8 * change
