@@ -134,7 +134,7 @@ def test_ours_is_the_real_state_part_by_part(
     found = total(described(params).values(), planned(optimizer, **options))
     assert found.total == held(made)
     assert found.momentum == held(made, "momentum")
-    assert found.other == held(made, "step", "skipped", "row_moment", "column_moment", "graft_root")
+    assert found.other == held(made, "step", "skipped", "turn", "row_moment", "column_moment", "graft_root")
     assert found.second_moment > 0
 
 

@@ -149,7 +149,7 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
         )
         parts = {name: tensor.bytes for name, tensor in ungrafted.state.items()}
         momentum = parts.pop("momentum", 0)
-        second_moment = sum(size for name, size in parts.items() if name not in ("step", "skipped"))
+        second_moment = sum(size for name, size in parts.items() if name not in ("step", "skipped", "turn"))
         return Held(momentum, second_moment, whole.bytes - momentum - second_moment)
 
     return held

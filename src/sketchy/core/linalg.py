@@ -233,7 +233,7 @@ def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
     Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L; the SVD where columns are nearly
     dependent. Accurate, as the SVD is, to eps relative to the largest singular value: where squaring would
     lose the small ones, the eigenproblem is solved in float64. Where nothing may be read all is float64,
-    without a factor, and vectors are orthonormal as far as their values stand above rounding: `fill` finishes.
+    without a factor; vectors are orthonormal as far as their values stand above rounding; `fill` finishes.
     """
     if _in_double(T):
         D = T.double()

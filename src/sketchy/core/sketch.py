@@ -203,7 +203,7 @@ def rounding(sketch: Sketch, dtype: torch.dtype) -> Tensor:
 
 
 def exchange_error(sketch: Sketch, basis: Tensor) -> Tensor:
-    """A bound on how much B Bᵀ changes when ``basis`` takes the place of U: 2 ‖E‖ ‖B‖ + ‖E‖² for E = B' - B."""
+    """A bound on how much B Bᵀ changes when ``basis`` takes U's place: 2 ‖E‖ ‖B‖ + ‖E‖² for E = B' - B."""
     E = (basis - sketch.basis).double() * sketch.eigenvalues.sqrt().unsqueeze(-2)
     size = (E.mT @ E).abs().sum(-1).amax(-1).sqrt()  # no norm of EᵀE is above its largest row sum
     return size * (2 * sketch.eigenvalues[..., 0].sqrt() + size)

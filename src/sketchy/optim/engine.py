@@ -227,8 +227,8 @@ class Engine(Optimizer):
                         " Clear optimizer.state[parameter] to start it afresh"
                     )
                 every, due = group.get("update_every", 1), True
-                if every > 1:
-                    done = int(self.state[p]["step"])
+                if every > 1 and plan.axes:
+                    done = int(self.state[p]["turn"])
                     due = done == 0 or (done + turn) % every == 0
                 stacks[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
         result = []
@@ -271,6 +271,7 @@ class Engine(Optimizer):
             seen = Seen(G, energy[0].sum(-1).sqrt(), x, step, due)
             direction, factor = self._advance(group, plan, values, seen, energy, ahead)
             direction = plan.layout.join(direction)
+            stack.count_turn(good)
         changed = {name: value for name, value in values.items() if value is not before[name]}
         if good is not None:
             changed = {name: _select(good, value, before[name]) for name, value in changed.items()}

@@ -89,4 +89,5 @@ def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) ->
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
             for k, tensor in plan_of(settings, p, name).state.items():
-                optimizer.state[p][k] = saved[k].detach().to(p.device, tensor.dtype, copy=True)
+                device = "cpu" if tensor.on_host else p.device
+                optimizer.state[p][k] = saved[k].detach().to(device, tensor.dtype, copy=True)

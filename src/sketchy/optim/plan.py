@@ -35,6 +35,7 @@ class Tensor:
     shape: Shape
     dtype: torch.dtype
     per_block: bool = False  # the first dimension counts blocks
+    on_host: bool = False  # read by Python each step, so it may not lie on an accelerator
     whole: bool = False  # as large as the weight: changed where it lies, never stacked
 
     @property
@@ -83,7 +84,7 @@ def _plan(
     whole = layout(shape, merge_dims=None, block_size=None)
     if math.prod(shape) == 0:
         return Plan("none", whole, (), 0.0, wide, {})
-    state = {"step": Tensor((), torch.float32), "skipped": Tensor((), torch.float32)}
+    state = {name: Tensor((), torch.float32) for name in ("step", "skipped")}
     if momentum:
         state["momentum"] = Tensor(
             shape, getattr(torch, momentum_dtype) if momentum_dtype else wide, whole=True
@@ -92,6 +93,7 @@ def _plan(
         state["root_moment"] = Tensor(shape, wide, whole=True)
         return Plan(path, whole, (), 0.0, wide, state)
 
+    state["turn"] = Tensor((), torch.float32, on_host=True)
     merge_dims = None if kind == "corrected" else merge_dims
     blocks = layout(shape, merge_dims=merge_dims, block_size=block_size, flat=kind == "flat")
     axes = _axes(blocks.block, math.inf if kind == "dense" else rank, bool(one_sided))

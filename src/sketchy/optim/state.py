@@ -21,7 +21,7 @@ _FIELDS = tuple(field.name for field in fields(Sketch))
 def create(p: Tensor, plan: Plan) -> State:
     """The state of a parameter that has seen no gradient."""
     state: State = {
-        name: torch.zeros(tensor.shape, dtype=tensor.dtype, device=p.device)
+        name: torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu" if tensor.on_host else p.device)
         for name, tensor in plan.state.items()
     }
     for axis in plan.axes:
@@ -47,17 +47,22 @@ class Stack:
     def gather(self) -> dict[str, Tensor]:
         """The stacked state: (K, ...), or (K * blocks, ...) where a tensor has one entry a block.
 
-        What is as large as the weight is not in it.
+        What is as large as the weight is not in it, nor what lies on the host.
         """
         return {
             name: stacked(self.own(name)).flatten(0, 1 if tensor.per_block else 0)
             for name, tensor in self.plan.state.items()
-            if not tensor.whole
+            if not tensor.whole and not tensor.on_host
         }
 
     def own(self, name: str) -> list[Tensor]:
         """One tensor of each parameter's state, where it lies."""
         return [state[name] for state in self.states]
+
+    def count_turn(self, good: Tensor | None) -> None:
+        """Count a gradient for ``update_every``. A bad one counts only where the host can't know it."""
+        turns, known = self.own("turn"), good is not None and good.device.type == "cpu"
+        torch._foreach_add_(turns, list(good.float().unbind()) if known and good is not None else 1.0)
 
     def scatter(self, values: Mapping[str, Tensor]) -> None:
         """Write stacked values into the parameters' own tensors."""
