@@ -1,5 +1,6 @@
 """The README: one screen, and no number of its own but those of the demo."""
 
+import json
 import re
 from pathlib import Path
 
@@ -51,3 +52,18 @@ def test_losses_and_state_under_the_picture_are_those_of_the_results_page(who: s
     kilobytes = next(cell for cell in measured if re.fullmatch(r"\d+,\d{3}", cell))
     state = f"{float(kilobytes.replace(',', '')) / 1000:.1f} MB"
     assert re.search(rf"at\s+{re.escape(measured[3])} with {re.escape(state)}", README)
+
+
+@pytest.mark.slow
+def test_the_demo_table_is_what_the_demo_finds(tmp_path: Path) -> None:
+    """Another processor rounds otherwise, which moves a loss by some of its spread over seeds."""
+    pytest.importorskip("sklearn")
+    from sketchy.cli.demo import demo
+
+    demo(out=tmp_path)
+    for row in map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()):
+        name = row["optimizer"]
+        _, loss, accuracy, _, state = line(README, name + (", rank 16" if "Sketchy" in name else " |"))
+        assert int(state.replace(",", "")) == row["bytes"], name
+        assert float(loss.split()[0]) == pytest.approx(row["loss"], abs=0.015), name
+        assert float(accuracy.split()[0]) == pytest.approx(100 * row["accuracy"], abs=1), name

@@ -98,10 +98,12 @@ def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None
     from sketchy.experiments.pool import one_thread, stop_by_signal
     from sketchy.experiments.spectra import watch
 
-    with one_thread(), stop_by_signal() as stop, Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("training", total=options.steps)
-        for record in watch(task, options, out, tensorboard=tensorboard, stopped=stop.is_set):
-            progress.update(bar, completed=record.step)
+    with one_thread(), stop_by_signal() as stop:
+        run = watch(task, options, out, tensorboard=tensorboard, stopped=stop.is_set)
+        with Progress(console=Console(stderr=True)) as progress:
+            bar = progress.add_task("training", total=options.steps)
+            for record in run:
+                progress.update(bar, completed=record.step)
     if record.diverged:
         _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
         return 1

@@ -55,7 +55,7 @@ def watch(
     tensorboard: Path | None = None,
     stopped: Stopped = lambda: False,
 ) -> Iterator[Record]:
-    """Train and write the spectra to ``out``/spectra.jsonl; yields after each step.
+    """Train and write the spectra to ``out``/spectra.jsonl; yields after each step. Mistakes raise at once.
 
     Of sketched optimizers the covariances are those of their states. Beside the others they are kept in
     float64: what Shampoo's float32 factors certify of themselves, rounding at its worst in each step, says
@@ -89,14 +89,18 @@ def watch(
     # lines are appended: those there would be another run's, or of steps that are taken again
     lines = [record for record in read(path) if record.step <= run.record.step] if kept else []
     write(path, "".join(f"{json.dumps(asdict(line))}\n" for line in lines))
-    with monitor:
-        for record in run:
-            yield record
-            if stopped() and record.step < record.steps and not record.diverged:
-                state = {"run": run.state_dict(), "covariances": monitor.state_dict()}
-                save(checkpoint, {"options": asdict(options), **state})
-                return
-    checkpoint.unlink(missing_ok=True)
+
+    def steps() -> Iterator[Record]:
+        with monitor:
+            for record in run:
+                yield record
+                if stopped() and record.step < record.steps and not record.diverged:
+                    state = {"run": run.state_dict(), "covariances": monitor.state_dict()}
+                    save(checkpoint, {"options": asdict(options), **state})
+                    return
+        checkpoint.unlink(missing_ok=True)
+
+    return steps()
 
 
 # ---- over the weights, and drawn
