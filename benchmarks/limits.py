@@ -1,4 +1,4 @@
-"""Where other people's code may take forever, or die: a time limit, and one instruction set less."""
+"""What a run must not depend on: code that takes forever, instructions that kill, what was freed before."""
 
 import os
 import signal
@@ -24,6 +24,16 @@ def at_most(seconds: float, message: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+
+
+def keep_freed_memory() -> None:
+    """Let what a step frees stay with the process, as it does in training.
+
+    glibc gives memory back beyond twice the largest block (32 MiB at most) that it has seen freed, and takes
+    it anew page by page: a step on one 1024 x 1024 weight had 0 or 2,300 page faults, 6 % of its time, by
+    what had run before. A network's activations settle that; here a block does that nobody touches.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
 
 
 def only_legal_instructions() -> None:

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import floor
-from benchmarks.limits import at_most, only_legal_instructions
+from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions
 from benchmarks.operations import Profile, profile
 from benchmarks.optimizers import OPTIMIZERS, build
 from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
@@ -290,6 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         changed = {"ranks": (64,), "rounds": 3, "seconds": 1.0, "limit": 2.5}
         options = Options(**{**vars(options), **changed})
     pin()
+    keep_freed_memory()
     only_legal_instructions()
     console, rows = Console(width=190), []
     about = machine()

@@ -25,7 +25,7 @@ def descend(
         for _, piece in panels(direction):
             if decay > 0:
                 p[piece].mul_(shrink)
-            p[piece].sub_(direction[piece].mul_(move))
+            p[piece].addcmul_(direction[piece], move, value=-1)
         return None
     if decay > 0:
         torch._foreach_mul_(list(params), list(shrink.unbind()))
