@@ -119,6 +119,8 @@ def test_squares_are_the_mean_squares_of_the_dense_parts(case):
     found = corrected.squares(project(X, case), X.square().sum()[None])[0]
     assert found.dtype == F64 and (found >= 0).all()
     assert_close(found, case.pool(case.coordinates(X) ** 2), scale=X.square().max(), tolerance=EXACT)
+    total = X.square().sum()
+    assert_close(corrected.mass(found[None], case.sizes)[0], total, scale=total, tolerance=EXACT)
 
 
 @given(twins(), st.integers(0, 99))
@@ -132,8 +134,8 @@ def test_transport_is_the_dense_one_by_squared_cosines_averaged_over_what_shares
     bases = ((b.U[None], b.V[None]) for b in (case, new))
     found = torch.where(exists, corrected.transport(moments[None], *bases)[0], 0.0)
     assert_close(found, expected, scale=moments.max(), tolerance=EXACT)
-    count = case.multiplicity()
-    assert_close((count * found).sum(), (count * moments).sum(), scale=count.sum(), tolerance=EXACT)
+    before, after = (corrected.mass(each[None], case.sizes) for each in (moments, found))
+    assert_close(after, before, scale=before, tolerance=EXACT)
 
 
 @given(twins(), st.sampled_from((0.0, 1e-7, 0.1)))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sketchy.core import corrected
 from sketchy.core import sketch as core
 from sketchy.core.axes import layout, merge, unfold
 from sketchy.core.linalg import certain, gaussian
@@ -260,11 +261,14 @@ def _is_matrix(p: Tensor) -> bool:
 def _trace(state: Mapping[str, Any], plan: Plan, group: Mapping[str, Any]) -> Tensor | None:
     """tr L = tr R = Σ β₂^(t-i) ‖G_i‖², (S,), where an optimizer's state tells it, up to rounding.
 
-    The row sums of the factored graft are those of the same sum, unless sketches skip steps; and a factor
-    that is kept whole knows it.
+    Second moments in the sketched basis, and a graft's by rows, are those of the same sum, unless sketches
+    skip steps; and a factor that is kept whole knows it.
     """
     beta2 = group["betas"][1]
     if "row_moment" in plan.state and group["update_every"] == 1:
         return state["row_moment"].sum(-1) / weights(beta2)[1]
+    if "second_moment" in plan.state and group["update_every"] == 1:
+        m, n = plan.layout.block
+        return corrected.mass(state["second_moment"], (m, n)) / weights(beta2)[1]
     whole = [axis for axis in plan.axes if axis is not None and axis.dense]
     return state[f"{whole[0].name}_eigenvalues"].sum(-1) if whole else None

@@ -50,6 +50,18 @@ def squares(parts: Parts, total: Tensor) -> Tensor:
     return _bordered(core, left, right, rest).clamp(min=0)
 
 
+def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
+    """The sum of the second moments (S, l + 1, r + 1) of all entries of an m x n matrix, (S,).
+
+    `squares` of X has ‖X‖², and `transport` leaves it as it is.
+    """
+    left, right = (
+        torch.cat([moments.new_ones(k - 1), moments.new_full((1,), size - k + 1)])
+        for k, size in zip(moments.shape[-2:], shape, strict=True)
+    )
+    return (left.unsqueeze(-1) * moments * right).sum((-2, -1))
+
+
 def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
     """Second moments known in the ``old`` bases (U, V), as they are in the ``new`` ones.
 
