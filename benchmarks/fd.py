@@ -2,22 +2,25 @@
 
     python -m benchmarks.fd [--threads N] [--rounds N]
 
-Ratios come with the quartiles over interleaved rounds. Nothing else should be running.
+Ratios come with the quartiles over interleaved rounds. Nothing else should be running. After a Ctrl-C the
+same command goes on with the table that it hit.
 """
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from benchmarks.pieces import Sheet, show
 from benchmarks.timing import exponent, interleave, ratio
 from sketchy import FrequentDirections
+from sketchy.cli.mistakes import user_mistakes
 from sketchy.core import sketch
 from sketchy.core.linalg import gaussian
 
@@ -75,7 +78,7 @@ def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Call
     return run
 
 
-def one_update(options: Options) -> None:
+def one_update(options: Options) -> Sheet:
     """d = n = 1024, rank 256, float32: the subspace update against everything that could replace it."""
     d = n = 1024
     rank, beta2 = 256, 0.99
@@ -98,27 +101,27 @@ def one_update(options: Options) -> None:
             "β₂ C + A Aᵀ, eigendecomposition": lambda: torch.linalg.eigh((beta2 * C).addmm_(A, A.T)),
         }
 
-    table = Table(title=f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)")
-    for column in ("λ", "contender", "time", "times the first"):
-        table.add_column(column)
+    lines: list[tuple[str, ...]] = []
     notes = []
     for power in (1.0, 2.0):
         spectrum = f"i^-{power:.0f}"
         times = interleave(contenders(power), rounds=options.rounds, title=f"one update, λ = {spectrum}")
         for name, measured in times.items():
-            table.add_row(spectrum, name, str(measured), ratio(measured, times[ours]))
-        table.add_section()
+            lines.append((spectrum, name, str(measured), ratio(measured, times[ours])))
+        lines.append(())
         over, over_bare = ratio(times[ours], times[products]), ratio(times[bare], times[bare_products])
         notes.append(f"over its own products, λ = {spectrum}: {over} with certificate, {over_bare} without")
-    table.caption = "\n".join(notes)
-    console.print(table)
+    return {
+        "title": f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)",
+        "columns": ("λ", "contender", "time", "times the first"),
+        "lines": lines,
+        "caption": "\n".join(notes),
+    }
 
 
-def growth(options: Options) -> None:
+def growth(options: Options) -> Sheet:
     """How one subspace update grows in each of its sizes, the others fixed."""
-    table = Table(title="growth of one subspace update with certificate, float32 (1 is linear)")
-    for column in ("in", "sizes", "milliseconds", "fitted exponent"):
-        table.add_column(column)
+    lines = []
     base = {"d": 1024, "n": 1024, "rank": 64}
     for name, sizes in {"d": [1024, 2048, 4096], "n": [1024, 2048, 4096], "rank": [32, 64, 128, 256]}.items():
         contenders = {}
@@ -132,8 +135,12 @@ def growth(options: Options) -> None:
         times = interleave(contenders, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
         ordered = [times[str(size)] for size in sizes]
         milliseconds = ", ".join(f"{1e3 * t.median:.2f}" for t in ordered)
-        table.add_row(name, ", ".join(map(str, sizes)), milliseconds, f"{exponent(sizes, ordered):.2f}")
-    console.print(table)
+        lines.append((name, ", ".join(map(str, sizes)), milliseconds, f"{exponent(sizes, ordered):.2f}"))
+    return {
+        "title": "growth of one subspace update with certificate, float32 (1 is linear)",
+        "columns": ("in", "sizes", "milliseconds", "fitted exponent"),
+        "lines": lines,
+    }
 
 
 def image_rows(rows: int) -> Tensor:
@@ -149,7 +156,7 @@ def image_rows(rows: int) -> Tensor:
     return everything[order[: rows // 50 * 50]].contiguous()  # IncrementalPCA refuses a short last batch
 
 
-def streaming(options: Options) -> None:
+def streaming(options: Options) -> Sheet:
     """Single real vectors, d = 1000, rank 50, against IncrementalPCA with batches of 50."""
     from sklearn.decomposition import IncrementalPCA
 
@@ -187,30 +194,31 @@ def streaming(options: Options) -> None:
         "scikit-learn IncrementalPCA, batches of 50": theirs,
     }
     times = interleave(contenders, rounds=3, repeats=1, title="streaming")
-    table = Table(
-        title=f"{len(rows)} image patches, d = 1000, rank {rank}, float32, {options.threads} thread(s)"
-    )
-    for column in ("method", "per vector", "times the first", "‖C - sketch‖ / ‖C‖", "certified"):
-        table.add_column(column)
+    lines = []
     first, largest = times[next(iter(times))], torch.linalg.matrix_norm(C, 2)
     for name, run in contenders.items():
         approximation, certified = run()
         error = torch.linalg.matrix_norm(C - approximation(), 2) / largest
         micro = f"{1e6 * times[name].median / len(rows):.1f} µs"
         known = "none" if certified is None else f"{certified / largest:.5f}"
-        table.add_row(name, micro, ratio(times[name], first), f"{error:.5f}", known)
-    console.print(table)
+        lines.append((name, micro, ratio(times[name], first), f"{error:.5f}", known))
+    return {
+        "title": f"{len(rows)} image patches, d = 1000, rank {rank}, float32, {options.threads} thread(s)",
+        "columns": ("method", "per vector", "times the first", "‖C - sketch‖ / ‖C‖", "certified"),
+        "lines": lines,
+    }
 
 
-def main() -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.fd")
-    if options.rounds < 3 or options.rows < 100:
-        raise SystemExit("benchmarks.fd: --rounds must be at least 3 (quartiles), --rows at least 100")
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.fd", args=arguments)
+    with user_mistakes("benchmarks.fd"):
+        for name, least in {"threads": 1, "rounds": 3, "rows": 100}.items():  # quartiles take three
+            if (value := getattr(options, name)) < least:
+                raise ValueError(f"{name}={value}: must be at least {least}")
     torch.set_num_threads(options.threads)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
-    one_update(options)
-    growth(options)
-    streaming(options)
+    tables = {made.__name__: partial(made, options) for made in (one_update, growth, streaming)}
+    show("benchmarks.fd", tables, options, console)
 
 
 if __name__ == "__main__":

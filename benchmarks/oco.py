@@ -2,14 +2,14 @@
 
     SKETCHY_DATA=... python -m benchmarks.oco [--processes N] [--rounds N]
 
-Nothing else should be running.
+Nothing else should be running. After a Ctrl-C the same command goes on with the table that it hit.
 """
 
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,15 @@ from pathlib import Path
 import torch
 import tyro
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from benchmarks.pieces import Sheet, show
 from benchmarks.timing import Times, exponent, interleave, ratio
 from sketchy import oco
+from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments import sweep, table
 from sketchy.experiments.data import Dataset, load
+from sketchy.experiments.pool import stop_by_signal
 
 WIDTHS = [1024, 2048, 4096, 8192]
 console = Console(width=110)
@@ -45,24 +47,29 @@ class Options:
     """Settings that are run one at a time, evenly taken from the 49."""
 
 
-def whole_table(data: Dataset, options: Options) -> None:
+def whole_table(data: Dataset, options: Options) -> Sheet:
     """All rows, six learners, 49 settings each: what `sketchy oco` does, from reading on."""
     began = time.perf_counter()
     plan = sweep.plan(data)
     with tempfile.TemporaryDirectory() as out:
-        if not sweep.run(plan, data, Path(out), processes=options.processes):
-            raise RuntimeError("stopped")
+        with stop_by_signal() as stop:  # its processes hear of it from this one
+            sweep.run(plan, data, Path(out), processes=options.processes, stopped=stop.is_set)
+        if stop.is_set():
+            raise KeyboardInterrupt  # half a table is no time
         seconds = time.perf_counter() - began
         results = sweep.results(plan, Path(out))
-    shown = Table(title=f"{table.title(plan)}; {options.processes} processes: {seconds:.1f} s")
-    for column in ("learner", "seconds of its process", "µs a row", "average loss", "paper"):
-        shown.add_column(column)
+    lines = []
     losses = {row.learner: row.average_loss for row in table.ranking(table.rows(plan, results))}
     for result in results:
         paper = table.PAPER.get(plan.data, {}).get(result.learner, "")
         micro = f"{1e6 * result.seconds / plan.rows:.0f}"
-        shown.add_row(result.learner, f"{result.seconds:.1f}", micro, f"{losses[result.learner]:.4f}", paper)
-    console.print(shown)
+        loss = f"{losses[result.learner]:.4f}"
+        lines.append((result.learner, f"{result.seconds:.1f}", micro, loss, paper))
+    return {
+        "title": f"{table.title(plan)}; {options.processes} processes: {seconds:.1f} s",
+        "columns": ("learner", "seconds of its process", "µs a row", "average loss", "paper"),
+        "lines": lines,
+    }
 
 
 def player(name: str, X: Tensor, y: Tensor, eta: Tensor, delta: Tensor) -> Callable[[], object]:
@@ -75,33 +82,30 @@ def player(name: str, X: Tensor, y: Tensor, eta: Tensor, delta: Tensor) -> Calla
     return run
 
 
-def growth(options: Options) -> None:
+def growth(options: Options) -> Sheet:
     """Time a row against the width: linear is the promise, exponent 1."""
     rows = 24  # enough to fill the sketch
     g = torch.Generator().manual_seed(0)
-    shown = Table(title=f"ms a row by d: 49 settings, sketch size 10, {rows} normal rows, one thread")
-    for column in ("learner", *(f"d = {d}" for d in WIDTHS), "exponent"):
-        shown.add_column(column)
+    lines = []
     streams = {d: torch.randn(rows, d, generator=g, dtype=torch.float64) / d**0.5 for d in WIDTHS}
     y = torch.rand(rows, generator=g) > 0.5
     for name in sweep.PAPER_LEARNERS:
         contenders = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
         times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
         cells = [f"{1e3 * times[str(d)].median / rows:.2f}" for d in WIDTHS]
-        shown.add_row(name, *cells, f"{exponent(WIDTHS, [times[str(d)] for d in WIDTHS]):.2f}")
-    console.print(shown)
+        lines.append((name, *cells, f"{exponent(WIDTHS, [times[str(d)] for d in WIDTHS]):.2f}"))
+    return {
+        "title": f"ms a row by d: 49 settings, sketch size 10, {rows} normal rows, one thread",
+        "columns": ("learner", *(f"d = {d}" for d in WIDTHS), "exponent"),
+        "lines": lines,
+    }
 
 
-def one_by_one(data: Dataset, options: Options) -> None:
+def one_by_one(data: Dataset, options: Options) -> Sheet:
     """The grid in one pass against a pass for each setting, which is what the published code does."""
     count, rows = options.slice_settings, min(options.slice_rows, data.rows)
     chosen = torch.linspace(0, sweep.GRID_POINTS - 1, count).round().long()
-    shown = Table(
-        title=f"{sweep.GRID_POINTS} settings over the first {rows} rows of {data.name}, one thread; "
-        f"'one by one' is measured on {count} of them and multiplied by {sweep.GRID_POINTS}/{count}"
-    )
-    for column in ("learner", "together, s", "one by one, s", "ratio"):
-        shown.add_column(column)
+    lines: list[tuple[str, ...]] = []
     X, y = data.X[:rows].double(), data.y[:rows]
     together, apart = [0.0] * options.rounds, [0.0] * options.rounds
     for name in sweep.PAPER_LEARNERS:
@@ -113,11 +117,15 @@ def one_by_one(data: Dataset, options: Options) -> None:
         }
         times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
         extrapolated = Times([seconds * sweep.GRID_POINTS / count for seconds in times["apart"].rounds])
-        shown.add_row(name, *_compared(extrapolated, times["together"]))
+        lines.append((name, *_compared(extrapolated, times["together"])))
         together = [a + b for a, b in zip(together, times["together"].rounds, strict=True)]
         apart = [a + b for a, b in zip(apart, extrapolated.rounds, strict=True)]
-    shown.add_row("all", *_compared(Times(apart), Times(together)), style="bold")
-    console.print(shown)
+    return {
+        "title": f"{sweep.GRID_POINTS} settings over the first {rows} rows of {data.name}, one thread; "
+        f"'one by one' is measured on {count} of them and multiplied by {sweep.GRID_POINTS}/{count}",
+        "columns": ("learner", "together, s", "one by one, s", "ratio"),
+        "lines": [*lines, (), ("all", *_compared(Times(apart), Times(together)))],
+    }
 
 
 def _each(runs: list[Callable[[], object]]) -> None:
@@ -129,17 +137,22 @@ def _compared(slow: Times, fast: Times) -> tuple[str, str, str]:
     return f"{fast.median:.2f}", f"{slow.median:.2f}", ratio(slow, fast)
 
 
-def main() -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.oco")
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.oco", args=arguments)
+    with user_mistakes("benchmarks.oco"):
+        least = {"processes": 1, "rounds": 2, "slice_rows": 1, "slice_settings": 1}  # quartiles take two
+        for name, allowed in least.items():
+            if (value := getattr(options, name)) < allowed:
+                raise ValueError(f"{name}={value}: must be at least {allowed}")
+        data = load(options.data)
     torch.set_num_threads(1)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
-    try:
-        data = load(options.data)
-    except ValueError as error:
-        raise SystemExit(f"benchmarks.oco: {error}") from None
-    whole_table(data, options)
-    growth(options)
-    one_by_one(data, options)
+    tables = {
+        "whole_table": partial(whole_table, data, options),
+        "growth": partial(growth, options),
+        "one_by_one": partial(one_by_one, data, options),
+    }
+    show("benchmarks.oco", tables, options, console)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Which code made a number."""
 
 import subprocess
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -12,6 +13,12 @@ def commit() -> str:
     described = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
     return f"{described}+dirty" if described and changed else described
+
+
+def code() -> str:
+    """The commit at hand, with a digest of what was changed since: equal where the code is."""
+    changed = _git("diff", "HEAD", "--", *CODE)
+    return f"{commit()} {zlib.crc32(changed.encode()):x}" if changed else commit()
 
 
 def _git(*arguments: str) -> str:

@@ -3,7 +3,8 @@
     python -m benchmarks.scaling [--rounds N] [--optimizers ...] [--quick]
 
 One size is changed at a time; the slope of log cost against log size is the exponent: 1 is linear. Pinned to
-one core, CPU time. Rows go to benchmarks/results/scaling.jsonl.
+one core, CPU time. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the same command goes on with
+the size that it hit.
 """
 
 import json
@@ -19,12 +20,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.optimizers import OPTIMIZERS
+from benchmarks.pieces import resumable
 from benchmarks.problems import Gradients, Problem, matrix, transformer
 from benchmarks.step_report import quartiles
 from benchmarks.step_time import Contender, contender, machine, pin
 from benchmarks.step_time import Options as StepOptions
 from benchmarks.timing import Times, exponent
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments.resume import write
 
 RESULTS = Path(__file__).parent / "results" / "scaling.jsonl"
 Row = dict[str, Any]
@@ -148,14 +151,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         options = Options(options.optimizers, rounds=3, quick=True, out=options.out)
     pin()
-    console, rows = Console(width=170), []
-    with Progress(console=console) as progress:
-        for variable, sizes in SIZES.items():
-            rows += measure(variable, sizes[:FEWER] if options.quick else sizes, options, progress)
+    console = Console(width=170)
+    about, progress = machine(), Progress(console=console)
     path = options.out or (QUICK if options.quick else RESULTS)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = machine()
-    path.write_text("".join(json.dumps({**row, **about}) + "\n" for row in rows))
+
+    def rows_of(variable: str) -> list[Row]:
+        sizes = SIZES[variable][: FEWER if options.quick else None]
+        return [{**row, **about} for row in measure(variable, sizes, options, progress)]
+
+    with resumable("benchmarks.scaling", SIZES, options, path, rows_of) as variables:
+        with progress:
+            rows = [row for _, new in variables for row in new]
+        write(path, "".join(json.dumps(row) + "\n" for row in rows))
     console.print(shown(rows))
     console.print(f"the widest quartiles are {100 * spread(rows):.0f} % of their median apart; rows: {path}")
 

@@ -5,7 +5,8 @@
 
 Pinned to one core, one thread. CPU time decides and wall time is kept beside it. The first steps, which
 make state, don't count; whoever refreshes every k-th step is timed over whole rounds of k. Rows go to
-benchmarks/results/step-time.jsonl, where a problem's old rows give way to the new.
+benchmarks/results/step-time.jsonl, where a problem's old rows give way to the new. After a Ctrl-C the same
+command goes on with the problem that it hit.
 """
 
 import json
@@ -28,10 +29,12 @@ from benchmarks import floor
 from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions
 from benchmarks.operations import Profile, profile
 from benchmarks.optimizers import OPTIMIZERS, build
+from benchmarks.pieces import resumable
 from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
 from benchmarks.provenance import commit
 from benchmarks.step_report import PASS, checks, markdown, shown
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments.resume import write
 from sketchy.experiments.training import state_bytes
 
 RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
@@ -257,7 +260,7 @@ def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     new = {row["problem"] for row in rows}
     kept = [row for row in load(path) if row["problem"] not in new] if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
+    write(path, "".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
 
 
 def pin() -> None:
@@ -293,14 +296,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     only_legal_instructions()
     console, rows = Console(width=190), []
-    about = machine()
-    with Progress(console=console) as progress, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of peers
-        for name in options.problems:
+    about, progress = machine(), Progress(console=console)
+    path = options.out or (QUICK if options.quick else RESULTS)
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of peers
             measured = measure(PROBLEMS[name], options, progress, name)
-            new = [{"problem": name, **c.row(), **about} for c in measured]
+        return [{"problem": name, **c.row(), **about} for c in measured]
+
+    with resumable("benchmarks.step_time", options.problems, options, path, rows_of) as problems, progress:
+        for name, new in problems:
             rows += new
-            save(options.out or (QUICK if options.quick else RESULTS), new)
+            save(path, new)
             progress.console.print(shown(PROBLEMS[name].title, new))
     for line in checks(rows):
         console.print(line, highlight=False)

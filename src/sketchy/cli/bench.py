@@ -20,7 +20,7 @@ def bench(
     Example: sketchy bench step_time -- --quick
 
     Runs `python -m benchmarks.NAME` at the top of the checkout; what follows -- goes to it, such as --help.
-    Rows go to benchmarks/results, and `sketchy report` shows them.
+    Rows go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command goes on.
 
     Args:
         name: Which to run; a list if not given.

@@ -66,16 +66,19 @@ def append(path: Path, row: dict[str, Any]) -> None:
         file.write(f"{json.dumps(row)}\n".encode())
 
 
-def finished(planned: Sequence[Piece], path: Path, do: Callable[[Piece], Any]) -> Iterator[tuple[Piece, Any]]:
+def finished(
+    planned: Sequence[Piece], path: Path, do: Callable[[Piece], Any], *, anew: bool = True
+) -> Iterator[tuple[Piece, Any]]:
     """Each planned piece (a dataclass) with its result: a line of ``path``, or done now and added there.
 
     ``do`` gives what JSON can hold, or None where it was stopped. That is the end here too, and the next call
-    goes on from there. A plan that is through is begun anew. Lines of other plans and versions stay.
+    goes on from there. A plan that is through is begun anew, unless ``anew`` is False. Lines of other plans
+    and versions stay.
     """
     versions = {"sketchy": sketchy.__version__, "torch": torch.__version__}  # other code, other numbers
     keys = [json.dumps(asdict(piece) | versions) for piece in planned]  # type: ignore[call-overload]
     done = {json.dumps(row["run"]): row["result"] for row in rows(path)}
-    if done.keys() >= set(keys):
+    if anew and done.keys() >= set(keys):
         done = {key: result for key, result in done.items() if key not in keys}
     lines = ({"run": json.loads(key), "result": result} for key, result in done.items())
     write(path, "".join(f"{json.dumps(line)}\n" for line in lines))  # without one that was cut off

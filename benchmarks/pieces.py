@@ -1,0 +1,94 @@
+"""Benchmarks in pieces: what is measured is kept until all is, so that one that was stopped goes on."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.provenance import code
+from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments.resume import finished, rows, write
+
+Measure = Callable[[str], Any]  # measures the named piece; gives what JSON can hold
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is timed together, and what its numbers depend on."""
+
+    name: str
+    options: dict[str, Any]
+    code: str
+
+
+@contextmanager
+def resumable(
+    command: str, names: Iterable[str], options: Any, out: Path, measure: Measure
+) -> Iterator[Iterator[tuple[str, Any]]]:
+    """All pieces with what was measured, now or before a Ctrl-C; kept beside ``out`` until the block ends.
+
+    Ctrl-C ends the process at once: rounds that are half done are no measurement, so their piece is done
+    again. Pieces of other options wait for the command that they belong to; those of other code are dropped.
+    """
+    given = json.loads(json.dumps(asdict(options), default=str))
+    this_code = code()
+    planned = [Piece(name, given, this_code) for name in dict.fromkeys(names)]
+    part = out.with_name(f".{out.name}.part")
+    with user_mistakes(command):
+        if out.is_dir():
+            raise ValueError(f"out={str(out)!r}: is a directory; give a file")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lines = [row for row in rows(part) if row["run"]["code"] == this_code]
+        write(part, "".join(f"{json.dumps(line)}\n" for line in lines))
+    now, done = set(), set()
+
+    def do(piece: Piece) -> Any:
+        now.add(piece.name)
+        return measure(piece.name)
+
+    def pieces() -> Iterator[tuple[str, Any]]:
+        for piece, result in finished(planned, part, do, anew=False):
+            if piece.name not in now:
+                print(f"{piece.name}: measured before, kept in {part}", file=sys.stderr)
+            done.add(piece.name)
+            yield piece.name, result
+
+    try:
+        yield pieces()
+    except KeyboardInterrupt:
+        share = f"{len(done)} of {len(planned)} pieces are done"
+        print(f"{command}: stopped; the same command goes on from here ({share})", file=sys.stderr)
+        raise SystemExit(130) from None
+    others = [row for row in rows(part) if row["run"]["options"] != given]
+    write(part, "".join(f"{json.dumps(line)}\n" for line in others))
+    if not others:
+        part.unlink()
+
+
+class Sheet(TypedDict):
+    """A table that can be kept."""
+
+    title: str
+    columns: Sequence[str]
+    lines: Sequence[Sequence[str]]  # one without cells separates
+    caption: NotRequired[str]
+
+
+def show(command: str, sheets: Mapping[str, Callable[[], Sheet]], options: Any, console: Console) -> None:
+    """Measure and print one after the other; what a Ctrl-C leaves is in runs/."""
+    kept = Path("runs") / command
+    with resumable(command, sheets, options, kept, lambda name: sheets[name]()) as measured:
+        for _, sheet in measured:
+            table = Table(*sheet["columns"], title=sheet["title"], caption=sheet.get("caption"))
+            for line in sheet["lines"]:
+                if line:
+                    table.add_row(*line)
+                else:
+                    table.add_section()
+            console.print(table)
