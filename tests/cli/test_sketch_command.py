@@ -32,10 +32,11 @@ def test_a_directory_that_cannot_be_is_one_line_and_exit_code_2(tmp_path, capsys
     assert stop.value.code == 2 and capsys.readouterr().err.startswith("sketchy sketch: ")
 
 
-def test_a_bad_rank_is_one_line_and_exit_code_2(tmp_path, capsys):
+def test_a_bad_rank_is_one_line_without_a_bar_or_a_directory_and_exit_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        sketch(out=tmp_path, ranks=(1,))
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == (
-        "sketchy sketch: rank=1: must be at least 2 (one kept direction and the zero column)\n"
+        sketch(out=tmp_path / "out", ranks=(4, 1))
+    assert stop.value.code == 2 and not (tmp_path / "out").exists()
+    assert capsys.readouterr() == (
+        "",
+        "sketchy sketch: rank=1: must be at least 2 (one kept direction and the zero column)\n",
     )

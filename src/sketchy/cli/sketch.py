@@ -24,18 +24,21 @@ def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 
     from rich.progress import track
     from rich.table import Table
 
+    from sketchy import FrequentDirections
     from sketchy.experiments import sketching
 
     console = Console()
     with user_mistakes("sketchy sketch"):
         if not ranks:
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 8 16")
-        out.mkdir(parents=True, exist_ok=True)
         vectors = sketching.digits()
-        total = 2 * len(ranks)
-        results = list(track(sketching.rows(vectors, ranks), "sketching", total=total, console=console))
+        count, dim = vectors.shape
+        for rank in ranks:  # a mistake shows before the bar does
+            FrequentDirections(dim, rank)
+        out.mkdir(parents=True, exist_ok=True)
+    total = 2 * len(ranks)
+    results = list(track(sketching.rows(vectors, ranks), "sketching", total=total, console=console))
 
-    count, dim = vectors.shape
     table = Table(
         title=f"{count} digits of {dim} pixels, one by one; the covariance itself is {dim * dim} numbers",
         caption="Errors are ‖C - BBᵀ‖ / ‖C‖; certified is what the sketch says of itself",
