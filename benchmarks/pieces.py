@@ -44,8 +44,7 @@ def resumable(
         if out.is_dir():
             raise ValueError(f"out={str(out)!r}: is a directory; give a file")
         out.parent.mkdir(parents=True, exist_ok=True)
-        lines = [row for row in rows(part) if row["run"]["code"] == this_code]
-        write(part, "".join(f"{json.dumps(line)}\n" for line in lines))
+        _keep(part, [row for row in rows(part) if row["run"]["code"] == this_code])
     now, done = set(), set()
 
     def do(piece: Piece) -> Any:
@@ -62,12 +61,17 @@ def resumable(
     try:
         yield pieces()
     except KeyboardInterrupt:
+        _keep(part, rows(part))
         share = f"{len(done)} of {len(planned)} pieces are done"
         print(f"{command}: stopped; the same command goes on from here ({share})", file=sys.stderr)
         raise SystemExit(130) from None
-    others = [row for row in rows(part) if row["run"]["options"] != given]
-    write(part, "".join(f"{json.dumps(line)}\n" for line in others))
-    if not others:
+    _keep(part, [row for row in rows(part) if row["run"]["options"] != given])
+
+
+def _keep(part: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """No file where there is nothing to keep."""
+    write(part, "".join(f"{json.dumps(line)}\n" for line in lines))
+    if not lines:
         part.unlink()
 
 

@@ -87,6 +87,11 @@ def test_what_is_stopped_or_fails_after_its_last_piece_measures_nothing_again(be
     assert bench() == dict.fromkeys(NAMES, 1) and bench.measured == []
 
 
+def test_what_is_stopped_in_its_first_piece_leaves_no_file(bench: Bench) -> None:
+    bench.stop(Options(), "a")
+    assert not list(bench.out.parent.iterdir())
+
+
 def test_other_options_measure_for_themselves_and_leave_what_waits(bench: Bench) -> None:
     bench.stop(Options(), "c")
     bench(Options(rounds=4))
