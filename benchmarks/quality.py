@@ -176,8 +176,9 @@ def picture(directory: Path) -> bytes:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.quality", args=arguments)
-    if options.task is None and options.plot is None:
-        raise SystemExit("benchmarks.quality: give a task, or --plot FILE to draw what there is")
+    with user_mistakes("benchmarks.quality"):
+        if options.task is None and options.plot is None:
+            raise ValueError("give a task, or --plot FILE to draw what there is")
     if options.quick:
         options = options.quicker()
     if options.task is not None:
