@@ -17,7 +17,7 @@ import sketchy
 
 
 class Digits(LightningModule):
-    def __init__(self, epochs: int, lr: float = 3e-3, rank: int = 16) -> None:
+    def __init__(self, epochs: int, lr: float = 1e-2, rank: int = 16) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
