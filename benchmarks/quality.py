@@ -34,8 +34,8 @@ RESULTS = Path(__file__).parent / "results"
 QUICK = Path("runs/quick")
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
-SWEEPS_SHOWN = {("adamw", None), ("soap", None), ("shampoo", None), ("sketchy_shampoo", 32)}
-SWEEPS_SHOWN |= {("sketchy_soap", 8), ("sketchy_soap", 32)}
+SWEEPS_SHOWN = {(name, None) for name in ("adamw", "soap", "shampoo", "muon")}
+SWEEPS_SHOWN |= {("sketchy_shampoo", 32), ("sketchy_soap", 32)}
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def compare(options: Options, console: Console) -> None:
 
 
 def picture(directory: Path) -> bytes:
-    """The sweeps of AdamW, ours and their dense twins on all tasks, in the order of the registry."""
+    """The sweeps of AdamW, Muon, ours and their dense twins on all tasks, in the order of the registry."""
     panels: dict[str, dict[str, dict[float, float]]] = {}
     for name in tasks.TASKS:
         for run, record in load(directory / f"quality-{name}.jsonl").items():

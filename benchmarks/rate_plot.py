@@ -10,15 +10,19 @@ from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
 from sketchy.experiments.plot import COLOURS
 
+WIDEST = 3  # panels side by side
+
 Curves = Mapping[str, Mapping[float, float]]  # of each contender, loss by rate
 
 
 def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
     """A PNG; a run that diverged is a cross at the top, the best rate of each contender a filled dot."""
-    figure = Figure(figsize=(1.2 + 4.6 * len(panels), 4.4), dpi=130, layout="constrained")
+    columns = min(WIDEST, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(1.2 + 4.6 * columns, 0.5 + 3.9 * rows), dpi=130, layout="constrained")
     names = sorted({name for curves in panels.values() for name in curves})
     for place, (task, curves) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(1, len(panels), place)
+        axes = figure.add_subplot(rows, columns, place)
         finite = [loss for curve in curves.values() for loss in curve.values() if math.isfinite(loss)]
         top = min(max(finite), 2.5 * statistics.median(finite))  # one that is about to diverge hides the rest
         for name, curve in curves.items():
