@@ -34,8 +34,10 @@ RESULTS = Path(__file__).parent / "results"
 QUICK = Path("runs/quick")
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
-SWEEPS_SHOWN = {(name, None) for name in ("adamw", "soap", "shampoo", "muon")}
-SWEEPS_SHOWN |= {("sketchy_shampoo", 32), ("sketchy_soap", 32)}
+SWEEPS_SHOWN: tuple[tuple[str, int | None], ...] = (
+    *((name, None) for name in ("adamw", "muon", "soap", "shampoo")),
+    *((name, 32) for name in ("sketchy_shampoo", "sketchy_soap")),
+)
 
 
 @dataclass(frozen=True)
