@@ -1,6 +1,7 @@
 """One thread: the matrices are small, and results then repeat to the bit. Seeds are a fixture."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background job; tests send Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
 
