@@ -13,7 +13,7 @@ from benchmarks.contenders import Contender
 from sketchy.experiments import tasks
 from sketchy.experiments.pool import Report, Stopped
 from sketchy.experiments.resume import append, rows, write
-from sketchy.experiments.training import Look, Record, running
+from sketchy.experiments.training import Look, Record, Training
 
 FIRST_STEPS = 5  # after which it is known how long a run will take
 
@@ -113,7 +113,7 @@ class Work:
         record = Record(task.name, run.seed, run.steps)
         try:
             build = partial(run.contender.build, rate=run.rate)
-            for record in running(task, build, steps=run.steps, seed=run.seed):
+            for record in Training(task, build, steps=run.steps, seed=run.seed):
                 report(record.step)
                 if stopped():
                     return None

@@ -47,7 +47,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Contender, float, int]]:
             curve = [Look(0, 9.0, None), Look(step, loss, None)]
             yield Record(task.name, seed, steps, step, curve, optimizer_bytes=10, seconds=seconds, threads=1)
 
-    monkeypatch.setattr(quality_runs, "running", running)
+    monkeypatch.setattr(quality_runs, "Training", running)
     monkeypatch.setattr(quality, "only_legal_instructions", lambda: None)
     return done
 
@@ -136,17 +136,17 @@ def test_one_finalist_halves_the_runs_on_other_seeds(ran: list[Any], tmp_path: P
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     ran: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    running = quality_runs.running
+    training = quality_runs.Training
 
     def interrupted(*arguments: Any, **options: Any) -> Iterator[Record]:
-        for record in running(*arguments, **options):
+        for record in training(*arguments, **options):
             if len(ran) == 2 and record.step == 2:
                 signal.raise_signal(signal.SIGINT)
             yield record
 
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as stopped:
-        patch.setattr(quality_runs, "running", interrupted)
+        patch.setattr(quality_runs, "Training", interrupted)
         run(tmp_path / "q.jsonl", "--optimizers", "adamw")
     assert stopped.value.code == 130 and signal.getsignal(signal.SIGINT) is before
     assert "goes on from here" in capsys.readouterr().out

@@ -37,17 +37,17 @@ def rows(out):
 @pytest.fixture
 def trained(monkeypatch):
     """The runs that are trained; ``stop_in`` names one in whose midst somebody stops them all."""
-    begun, running = [], comparison.running
+    begun, training = [], comparison.Training
 
     def counted(task, make, *, seed, steps):
         begun.append(seed)
-        for record in running(task, make, seed=seed, steps=steps):
+        for record in training(task, make, seed=seed, steps=steps):
             if len(begun) == counted.stop_in and record.step == 2:
                 signal.raise_signal(signal.SIGINT)
             yield record
 
     counted.begun, counted.stop_in = begun, None
-    monkeypatch.setattr(comparison, "running", counted)
+    monkeypatch.setattr(comparison, "Training", counted)
     return counted
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from sketchy.experiments import tasks
-from sketchy.experiments.training import Look, Record, running, state_bytes, train, warmup_cosine
+from sketchy.experiments.training import Look, Record, Training, state_bytes, train, warmup_cosine
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_other_errors_of_an_optimizer_are_raised(digits: tasks.Task) -> None:
 
 
 def test_progress_comes_after_every_step_and_one_may_stop_there(digits: tasks.Task) -> None:
-    run = running(digits, adamw(1e-2), steps=5)
+    run = iter(Training(digits, adamw(1e-2), steps=5))
     assert [next(run).step for _ in range(3)] == [1, 2, 3]
     run.close()  # type: ignore[attr-defined]
 

@@ -14,7 +14,7 @@ from sketchy.experiments import plot
 from sketchy.experiments.pool import Stopped
 from sketchy.experiments.resume import finished
 from sketchy.experiments.tasks import Task
-from sketchy.experiments.training import Record, running
+from sketchy.experiments.training import Record, Training
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 
 Make = Callable[[nn.Module, float], Optimizer]
@@ -66,7 +66,7 @@ def runs(
 
     def train(run: Run) -> dict[str, Any] | None:
         make = contenders(run.rank)[run.optimizer]
-        for record in running(task, lambda model: make(model, run.rate), seed=run.seed, steps=run.steps):
+        for record in Training(task, lambda model: make(model, run.rate), seed=run.seed, steps=run.steps):
             if stopped() and record.step < run.steps:
                 return None
         return asdict(record)

@@ -89,27 +89,16 @@ def train(
     schedule: Schedule = warmup_cosine,
 ) -> Record:
     """Train a new model of the task and return the whole record."""
-    *_, record = running(task, optimizer, steps=steps, seed=seed, schedule=schedule)
+    *_, record = Training(task, optimizer, steps=steps, seed=seed, schedule=schedule)
     return record
 
 
-def running(
-    task: Task,
-    optimizer: Callable[[nn.Module], Optimizer],
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    schedule: Schedule = warmup_cosine,
-) -> Iterator[Record]:
-    """The same run, handed out after every step: to draw a bar, or to stop by not asking for more.
-
-    It is one record that grows. A run that leaves the numbers ends early, with a last look of loss inf.
-    """
-    yield from Training(task, optimizer, steps=steps, seed=seed, schedule=schedule)
-
-
 class Training:
-    """A run that can be kept and gone on with: iterating takes the steps that are left, as `running` does."""
+    """A run to iterate over: it takes a step and hands out the record, to draw a bar or to stop at any time.
+
+    It is one record that grows. A run that leaves the numbers ends early, with a last look of loss inf. What
+    was stopped can be kept, and gone on with.
+    """
 
     def __init__(
         self,

@@ -6,7 +6,6 @@ step depends on its own gradient alone.
 """
 
 import inspect
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack, overload
@@ -27,9 +26,10 @@ from sketchy.optim import state as states
 from sketchy.optim.descend import descend
 from sketchy.optim.elementwise import adam, look_ahead
 from sketchy.optim.loading import check_loaded, restore
-from sketchy.optim.plan import Plan, plan, scratch, together
+from sketchy.optim.plan import Plan, plan
 from sketchy.optim.report import Report, report
-from sketchy.optim.routing import names_of, route
+from sketchy.optim.routing import name_in, names_of, route
+from sketchy.optim.stacks import scratch_bound, stacks
 from sketchy.optim.state import Stack
 
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
@@ -110,7 +110,7 @@ class Engine(Optimizer):
             for i, p in enumerate(param_group["params"]):
                 if p.is_complex():
                     raise TypeError(
-                        f"{self._name(param_group, i)} is complex; {type(self).__name__} takes real weights"
+                        f"{name_in(param_group, i)} is complex; {type(self).__name__} takes real weights"
                         " (torch.view_as_real gives a real view)"
                     )
         except (TypeError, ValueError):
@@ -142,18 +142,7 @@ class Engine(Optimizer):
             for g, group in enumerate(self.param_groups)
             for i, p in enumerate(group["params"])
         ]
-        return report(rows, self._scratch())
-
-    def _scratch(self) -> int:
-        """A bound on the bytes that a step holds for itself: those of its largest stack."""
-        names, counts = names_of(self.param_groups), Counter[Any]()
-        bound = 0
-        for g, group in enumerate(self.param_groups):
-            for p in group["params"]:
-                plan = self._plan(group, p, names.get(p))
-                counts[g, id(plan)] += 1
-                bound = max(bound, scratch(plan, min(counts[g, id(plan)], together(plan, group)), group))
-        return bound
+        return report(rows, scratch_bound(self.param_groups, self._plan))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; it is checked whole first, and nothing changes when it does not fit.
@@ -186,15 +175,11 @@ class Engine(Optimizer):
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
-    # ---- which parameters go together
+    # ---- one parameter
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
         path = route(tuple(p.shape), name, self.kind, group)
         return plan(tuple(p.shape), p.dtype, path, self.kind, group)
-
-    def _name(self, group: Group, index: int) -> str:
-        names = group.get("param_names")
-        return f"parameter {names[index]!r}" if names else f"parameter {index}"
 
     def _check_gradients(self) -> None:
         """Refuse what no path takes, before anything changes."""
@@ -202,43 +187,13 @@ class Engine(Optimizer):
             for i, p in enumerate(group["params"]):
                 if p.grad is not None and p.grad.layout != torch.strided:
                     raise RuntimeError(
-                        f"{self._name(group, i)} has a sparse gradient; {type(self).__name__} needs dense"
+                        f"{name_in(group, i)} has a sparse gradient; {type(self).__name__} needs dense"
                         " ones (for embeddings, torch.optim.SparseAdam works beside it)"
                     )
 
     @_uncompiled
     def _stacks(self) -> list[tuple[Group, Stack, bool]]:
-        """Parameters with gradients, by group and plan; with each stack, whether its sketches are due."""
-        names = names_of(self.param_groups)
-        stacks: dict[Any, list[Tensor]] = defaultdict(list)
-        turns: dict[Any, int] = {}  # sketched shapes take turns, so that no step has all the refreshes
-        for g, group in enumerate(self.param_groups):
-            for i, p in enumerate(group["params"]):
-                plan = self._plan(group, p, names.get(p))
-                turn = turns.setdefault(p.shape, len(turns)) if plan.axes else 0
-                if p.grad is None or p.numel() == 0:
-                    continue
-                if not self.state[p]:
-                    self.state[p].update(states.create(p, plan))
-                elif not states.fits(self.state[p], plan):
-                    raise ValueError(
-                        f"{self._name(group, i)} has a state of another shape or of other options: rank,"
-                        " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
-                        " Clear optimizer.state[parameter] to start it afresh"
-                    )
-                every, due = group.get("update_every", 1), True
-                if every > 1 and plan.axes:
-                    done = int(self.state[p]["turn"])
-                    due = done == 0 or (done + turn) % every == 0
-                stacks[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
-        result = []
-        for (g, *_, due), params in stacks.items():
-            group = self.param_groups[g]
-            plan = self._plan(group, params[0], names.get(params[0]))
-            most = together(plan, group)
-            for some in (params[i : i + most] for i in range(0, len(params), most)):
-                result.append((group, Stack(some, [self.state[p] for p in some], plan), due))
-        return result
+        return stacks(self.param_groups, self.state, self._plan)
 
     # ---- one stack
 

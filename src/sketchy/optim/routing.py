@@ -68,6 +68,12 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
     return [{"params": params, "path": path, **options} for path, params in groups.items()]
 
 
+def name_in(group: Mapping[str, Any], index: int) -> str:
+    """What to call a parameter of a group in a message."""
+    names = group.get("param_names")
+    return f"parameter {names[index]!r}" if names else f"parameter {index}"
+
+
 def names_of(groups: Iterable[Mapping[str, Any]]) -> dict[torch.Tensor, str]:
     """The names of parameters that were given with names."""
     return {
