@@ -41,7 +41,7 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         curve = [Look(0, 9.0, 0.1), Look(steps, math.inf if rate > 1 else loss, 0.5)]
         yield Record(task.name, seed, steps, step=steps, curve=curve, optimizer_bytes=10)
 
-    monkeypatch.setattr(quality_runs, "running", running)
+    monkeypatch.setattr(quality_runs, "Training", running)
     return ran
 
 
