@@ -7,6 +7,7 @@ The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import tyro
@@ -16,7 +17,7 @@ from torch import Tensor
 
 import sketchy
 from benchmarks.timing import interleave, ratio
-from sketchy.core import linalg, momentum, panels
+from sketchy.core import linalg, panels, products
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,6 @@ class Idea:
     kept: bool
     before: Callable[[], object]
     after: Callable[[], object]
-
-
-def whole(run: Callable[[], object]) -> Callable[[], object]:
-    """The same with stacks in one piece."""
-
-    def at_once() -> object:
-        size, panels._BYTES = panels._BYTES, 1 << 40
-        try:
-            return run()
-        finally:
-            panels._BYTES = size
-
-    return at_once
 
 
 def refined(N: Tensor, X: Tensor) -> Tensor:
@@ -68,14 +56,15 @@ def ideas() -> list[Idea]:
     G, M, U, V = torch.randn(1, m, n), torch.randn(1, m, n), torch.randn(1, m, l), torch.randn(1, n, l)
     K, P, C = torch.randn(1, m, l), torch.randn(1, l, n), torch.randn(1, m, n)
     B = torch.randn(1, 1024, 256)
-    W = B.mT @ B
-    N = -W[0] / 1024
-    H, L = torch.randn(1, n, m), torch.linalg.cholesky(K.mT @ K)
+    N = -(B.mT @ B)[0] / 1024
+    L = torch.linalg.cholesky(K.mT @ K)
     X = torch.linalg.eigh(N)[1]
-    ones = torch.ones(1)
+    wide, thin, small = torch.randn(1, n, 3072), torch.randn(1, 3072, l), torch.full((1, 1, 1), 1e-9)
+    one_pass = partial(torch._fused_sgd_, [M[0]], [C[0]], [], lr=1e-9, weight_decay=1e-9, momentum=0.0)
 
-    def advance() -> object:
-        return momentum.advance_(M, G, 0.9, ones, moving_average=True, nesterov=True)
+    def advance(rows: int = m) -> None:
+        for g, x, y in zip(G.split(rows, 1), M.split(rows, 1), C.split(rows, 1), strict=True):
+            torch.add(x.lerp_(g, 0.1), g, alpha=0.1, out=y)
 
     def sequential() -> object:
         return C.baddbmm_(U, P).baddbmm_(K, V.mT)
@@ -88,12 +77,14 @@ def ideas() -> list[Idea]:
             C[piece].baddbmm_(U[piece], P).baddbmm_(K[piece], V.mT)
 
     def solved() -> object:
-        Y = linalg.product(H.mT, V).addcmul_(U, ones)
+        Y = products.product(G.mT, K) + V
         return torch.linalg.solve_triangular(L, Y.mT, upper=False).mT
 
     def solved_in_place() -> object:
-        Y = (U * ones).add_(linalg.product(H.mT, V)).mT
-        return torch.linalg.solve_triangular(L, Y, upper=False, out=Y).mT
+        return products.over_transposed(products.add_product(V.clone(), G.mT, K), L)
+
+    def descended() -> object:
+        return M.mul_(1 - small).addcmul_(C, small, value=-1)
 
     return [
         Idea(
@@ -108,19 +99,43 @@ def ideas() -> list[Idea]:
             lambda: torch.linalg.vector_norm(G, dim=-2),
             lambda: (G * G).sum(-2),
         ),
-        Idea("momentum in one piece → by panels that stay in cache", True, whole(advance), advance),
+        Idea("momentum in one piece → by panels that stay in cache", False, advance, lambda: advance(192)),
+        Idea(
+            "weight decay, then the step → torch's kernel for plain descent",
+            True,
+            descended,
+            lambda: one_pass(dampening=0.0, nesterov=False, maximize=False, is_first_step=False),
+        ),
         Idea(
             "Gᵀ (G V) as written → from the left where G lies transposed",
             True,
             lambda: G.mT @ (G @ V),
-            lambda: linalg.product(G.mT, G @ V),
+            lambda: products.product(G.mT, G @ V),
         ),
-        Idea("(Gᵀ K + U λ) L⁻ᵀ as the product lies → by rows, in place", True, solved, solved_in_place),
         Idea(
-            "Cholesky of 256 x 256 → on a stride that is no power of two",
+            "G K for a K that lies by columns → copied by rows",
             True,
-            lambda: torch.linalg.cholesky_ex(W),
-            lambda: linalg.cholesky(W),
+            lambda: G @ P.mT,
+            lambda: G @ products.by_rows(P.mT),
+        ),
+        Idea(
+            "Uᵀ X, 768 x 3072, rows a page apart → 512 rows at a time",
+            True,
+            lambda: V.mT @ wide,
+            lambda: products.product(wide.mT, V),
+        ),
+        Idea(
+            "X + U Z, 768 x 3072, rows a page apart → Zᵀ by rows",
+            True,
+            lambda: wide.baddbmm_(V, thin.mT.contiguous()),
+            lambda: products.add_outer_(wide, V, thin),
+        ),
+        Idea("(Gᵀ K + U λ) L⁻ᵀ → added in the product, solved where it lies", True, solved, solved_in_place),
+        Idea(
+            "Gram matrix of 1024 x 256 and its factor → three quarters of it, on a longer stride",
+            True,
+            lambda: torch.linalg.cholesky_ex(B.mT @ B),
+            lambda: linalg.gram_factor(B),
         ),
         Idea(
             "a whole step, length by rows and columns → by rows", True, stepping("factored"), stepping("rows")

@@ -39,6 +39,10 @@ class Layout:
         x = x.permute(0, *(1 + 2 * i for i in axes), *(2 + 2 * i for i in axes))
         return x.reshape(-1, *self.block)
 
+    def each(self, values: Tensor) -> Tensor:
+        """(K,) → (K * count,): what is a weight's, for each of its blocks."""
+        return values if self.count == 1 else values.repeat_interleave(self.count)
+
     def join(self, blocks: Tensor) -> Tensor:
         """(K * count, *block) → (K, *shape): undoes ``split``."""
         if self.count > 1:

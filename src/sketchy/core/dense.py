@@ -7,7 +7,8 @@ rank it is smaller and cheaper than a sketch, and exact.
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import divide, extreme_scale, frobenius, product_eps
+from sketchy.core.linalg import divide, extreme_scale, frobenius
+from sketchy.core.products import product_eps
 from sketchy.core.sketch import Sketch
 
 # What rounding adds to the error of one update, relative to ‖C‖ and in units of eps, beside the root of the

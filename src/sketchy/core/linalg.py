@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.panels import panels
+from sketchy.core.products import multiply
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
 # the sine of the angle between the column and the span of those before it. Above this value the loss
@@ -26,12 +27,10 @@ _UNEQUAL = 1e-8
 # the same precision.
 _GRADED = 10.0
 
+_POWER = 128
 _STRIDE_PADDING = 8
 
 _SHIFT = 1e-14
-
-# Of float32 matrix products, by torch's names for what they may be rounded to: TF32, bfloat16.
-_COARSE = dict.fromkeys(("tf32", "high"), 2.0**-10) | dict.fromkeys(("bf16", "medium"), 2.0**-7)
 
 # Two products with 16 probes bound a flat spectrum of 1000 directions to 2.5 times its norm; three
 # to 1.6 times, at 5 % of an update's time.
@@ -44,7 +43,12 @@ def certain(condition: Tensor) -> bool:
     Reading a boolean is free on the CPU, a synchronisation on an accelerator and a break in a
     compiled graph. There the answer is no, and the caller takes the road that is right either way.
     """
-    return _readable(condition) and bool(condition.all())
+    return _readable(condition) and bool(condition if condition.numel() == 1 else condition.all())
+
+
+def within(values: Tensor, low: float, high: float) -> bool:
+    """Whether all values are known to lie between two numbers; on the CPU cheaper than to compare tensors."""
+    return _readable(values) and all(low < value < high for value in values.flatten().tolist())
 
 
 def _readable(x: Tensor) -> bool:
@@ -83,7 +87,7 @@ def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[T
     found = squares(A)
     total = found[0].sum(-1)
     lowest = info.tiny / info.eps  # below it, sums of squares lose digits
-    if A.numel() == 0 or certain((total > lowest) & (total < 1 / lowest)):
+    if A.numel() == 0 or within(total, lowest, 1 / lowest):
         return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
     power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
@@ -112,7 +116,7 @@ def extreme_scale(magnitude: Tensor) -> Tensor | None:
     Squares of extreme numbers overflow or underflow: a float32 gradient of 1e20 has a second moment
     of 1e40. Dividing by a power of two is exact.
     """
-    if certain((magnitude > 1e-8) & (magnitude < 1e8)):
+    if within(magnitude, 1e-8, 1e8):
         return None
     power = torch.exp2(magnitude.log2().floor().clamp(-500, 500))
     return torch.where((magnitude > 0) & ((magnitude < 1e-8) | (magnitude > 1e8)), power, 1.0)
@@ -150,49 +154,42 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
     return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
 
 
-def product(A: Tensor, X: Tensor) -> Tensor:
-    """A @ X for a large A and a thin X: one that lies transposed in memory is multiplied from the left.
-
-    BLAS is some 7 % faster on a pair of products with A and Aᵀ for it.
-    """
-    lies_transposed = A.stride(-1) != 1 and A.stride(-2) == 1
-    return (X.mT @ A.mT).mT if lies_transposed else A @ X
-
-
-def product_eps(x: Tensor) -> float:
-    """The eps of matrix products with x: its dtype's, unless `torch.set_float32_matmul_precision` lowered it.
-
-    Whether this device makes use of the permission is not asked.
-    """
-    eps = torch.finfo(x.dtype).eps
-    if x.dtype != torch.float32:
-        return eps
-    backend = torch.backends.mkldnn if x.device.type == "cpu" else torch.backends.cuda
-    # torch's newer setting, one a backend; the older one may not be read once this was used
-    setting = getattr(getattr(backend, "matmul", None), "fp32_precision", None)
-    return _COARSE.get(setting or torch.get_float32_matmul_precision(), eps)
-
-
-def cholesky(W: Tensor) -> tuple[Tensor, Tensor]:
-    """L of a Gram matrix W = Kᵀ K = L Lᵀ (..., l, l), and where it is to be trusted.
+def gram_factor(K: Tensor, plus: Tensor | None = None) -> Tensor | None:
+    """L of Kᵀ K + diag(plus) = L Lᵀ for K (..., d, l); None unless it is known that it can be trusted.
 
     Untrusted is where the columns of K are so close to dependent that those of K L⁻ᵀ may not be
     orthonormal to working precision, or so unequal that their squares span float32's range.
     """
-    l = W.shape[-1]
-    if W.device.type == "cpu" and l % 128 == 0:
-        # columns a power of two apart share few cache lines: a longer stride is 1.5 to 2.5 times as fast
-        padded = torch.nn.functional.pad(W, (0, _STRIDE_PADDING, 0, _STRIDE_PADDING))
-        padded.diagonal(dim1=-2, dim2=-1)[..., l:] = 1.0
-        L, info = torch.linalg.cholesky_ex(padded)
-        L = L[..., :l, :l]
-    else:
-        L, info = torch.linalg.cholesky_ex(W)
-    squares = W.diagonal(dim1=-2, dim2=-1)
-    shortest, longest = squares.aminmax(dim=-1)
-    squared_sine = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin(-1)
-    trusted = (info == 0) & (squared_sine > _SAFE_SINE**2) & (shortest > _UNEQUAL**2 * longest)
-    return L, trusted
+    if not _readable(K):
+        return None
+    l, W = K.shape[-1], _lower_gram(K)
+    if plus is not None:
+        W.diagonal(dim1=-2, dim2=-1)[..., :l].add_(plus)
+    L, info = torch.linalg.cholesky_ex(W)
+    L, squares = L[..., :l, :l], W.diagonal(dim1=-2, dim2=-1)[..., :l]
+    squared_sine = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin()
+    safe = not any(info.flatten().tolist()) and within(squared_sine, _SAFE_SINE**2, math.inf)
+    return L if safe and _spread(squares) > _UNEQUAL**2 else None
+
+
+def _lower_gram(K: Tensor) -> Tensor:
+    """Kᵀ K (..., l, l), of which the lower triangle counts; for some l bordered by a unit matrix."""
+    l = K.shape[-1]
+    if l % _POWER:
+        return multiply(K.mT, K)
+    # columns a power of two apart share few cache lines: with a longer stride the factor takes half the time
+    W = K.new_zeros(*K.shape[:-2], l + _STRIDE_PADDING, l + _STRIDE_PADDING)
+    W.diagonal(dim1=-2, dim2=-1)[..., l:] = 1.0
+    half = l // 2  # three quarters of the product are enough
+    W[..., :l, :half] = multiply(K.mT, K[..., :half])
+    W[..., half:l, half:l] = multiply(K[..., half:].mT, K[..., half:])
+    return W
+
+
+def _spread(values: Tensor) -> float:
+    """The least, over the matrices of a stack, of the smallest over the largest of their values (..., l)."""
+    pairs = zip(*(ends.flatten().tolist() for ends in values.aminmax(dim=-1)), strict=True)
+    return min(low / high if high > 0 else 0.0 for low, high in pairs)
 
 
 def orthonormal(M: Tensor) -> Tensor:
@@ -241,16 +238,15 @@ def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
         sigma = theta.neg().clamp(min=0).sqrt()
         least = (torch.finfo(T.dtype).eps * sigma[..., :1]).clamp(min=torch.finfo(T.dtype).tiny)
         return (D @ (V / torch.maximum(sigma, least).unsqueeze(-2))).to(T), sigma.to(T)
-    L, trusted = cholesky(T.mT @ T)
-    if not certain(trusted):
+    L = gram_factor(T)
+    if L is None:
         return left_singular(T, T.shape[-1])
-    pivots = L.diagonal(dim1=-2, dim2=-1)
-    graded = pivots.amin(-1).square() < _GRADED * torch.finfo(T.dtype).eps * pivots.amax(-1).square()
-    S = L if certain(~graded) else L.double()
+    graded = _spread(L.diagonal(dim1=-2, dim2=-1)) ** 2 < _GRADED * torch.finfo(T.dtype).eps
+    S = L.double() if graded else L
     # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other triangle, copied across
-    theta, V = torch.linalg.eigh((S.mT @ S).neg_().mT, UPLO="U")
+    theta, V = torch.linalg.eigh(multiply(S.mT, S).neg_().mT, UPLO="U")
     V = torch.linalg.solve_triangular(L.mT, V.to(T), upper=True)
-    return T @ V, theta.neg().clamp(min=0).sqrt().to(T)
+    return multiply(T, V), theta.neg_().clamp_(min=0).sqrt_().to(T)
 
 
 def fill(U: Tensor, live: Tensor) -> Tensor:
@@ -260,8 +256,6 @@ def fill(U: Tensor, live: Tensor) -> Tensor:
     lets the next power step meet every new direction: this makes the subspace solver's cold
     start exact. Live columns must come first; they stay as they are up to rounding.
     """
-    if certain(live):
-        return U
     noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** 0.5
     return orthonormal(torch.where(live.unsqueeze(-2), U, noise))
 

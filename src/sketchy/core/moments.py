@@ -72,4 +72,4 @@ def inverse_root(values: Tensor, eps: float) -> Tensor:
     """1 / (√v + eps max √v), zero for zeros without a floor."""
     root = values.sqrt()
     damped = root + eps * root.amax(-1, keepdim=True)
-    return torch.where(damped > 0, 1 / torch.where(damped > 0, damped, 1.0), 0.0)
+    return damped.clamp(min=torch.finfo(damped.dtype).tiny).reciprocal() * (damped > 0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import correction, like
-from sketchy.core.panels import panels
+from sketchy.core.panels import batches
 
 
 def advance_(
@@ -35,9 +35,8 @@ def advance_(
     share = like(fresh if nesterov else torch.zeros_like(fresh), G)
     lost = (1 - beta1) * (torch.ones_like(fresh) if good is None else good.double())
     weight = like(lost if moving_average else 1 - lost, G)
-    for stack, piece in panels(G):
-        m = [each[piece[1:]] for each in M[stack]] if len(piece) > 1 else M[stack]
-        g, out = G[piece], x[piece]
+    for stack in batches(G):
+        m, g, out = M[stack], G[stack], x[stack]
         new = m if m[0].dtype == G.dtype else list(out.unbind())
         if new is not m:
             torch._foreach_copy_(new, m)

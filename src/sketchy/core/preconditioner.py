@@ -8,13 +8,14 @@ in float32 has rounding of some eps for zeros of a low-rank stream: there eps de
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from sketchy.core.axes import fold, unfold
 from sketchy.core.linalg import as_weights
+from sketchy.core.products import add_outer_, multiply, product
 from sketchy.core.sketch import Sketch
 
 # At or below this share of the largest eigenvalue, mass is rounding.
@@ -37,32 +38,31 @@ class InverseRoot:
         """G̃^(-e) x / w_out for x (S, d, k), in place where something is outside. O(d k l)."""
         U, weights = self.basis, as_weights(self.inside, x)
         if self.whole:
-            return U @ (weights * (U.mT @ x))
-        return x.baddbmm_(U, weights * (U.mT @ x))
+            return multiply(U, weights * multiply(U.mT, x))
+        return add_outer_(x, U, product(x.mT, U).mul_(weights.mT))
 
     def apply_right_(self, x: Tensor) -> Tensor:
         """The same along the last axis of x (S, k, d)."""
         U, weights = self.basis, as_weights(self.inside, x).mT
         if self.whole:
-            return (x @ U * weights) @ U.mT
-        return x.baddbmm_(x @ U * weights, U.mT)
+            return multiply(multiply(x, U) * weights, U.mT)
+        return add_outer_(x, multiply(x, U).mul_(weights), U)
 
 
 def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
     lam, rho = sketch.eigenvalues, sketch.escaped_mass.unsqueeze(-1)
-    largest = lam[..., :1] + rho
-    seen = largest > 0
+    values = torch.cat([lam + rho, rho], -1)
+    largest = values[..., :1]
     average = lam.sum(-1, keepdim=True) / sketch.dim  # needed only where ρ = 0
 
-    values = torch.cat([lam + rho, rho], -1)
-    values = torch.where(values > _NEVER_SEEN * largest, values, average) + eps * largest
-    values = torch.where(seen, values, 1.0) ** -exponent
-    inside, outside = values[..., :-1], values[..., -1:]
-    root = InverseRoot(sketch.basis, inside.unsqueeze(-1), seen.squeeze(-1).double())
-    if root.whole:
-        return root
-    return replace(root, inside=(inside / outside - 1).unsqueeze(-1), outside=(outside * seen).squeeze(-1))
+    values = torch.where(values > _NEVER_SEEN * largest, values, average).add_(largest, alpha=eps)
+    values = values.clamp_(min=torch.finfo(values.dtype).tiny) ** -exponent
+    inside, outside, seen = values[..., :-1], values[..., -1], largest.squeeze(-1) > 0
+    if sketch.rank == sketch.dim:
+        return InverseRoot(sketch.basis, inside.unsqueeze(-1), seen.double())
+    inside = (inside / outside.unsqueeze(-1)).sub_(1)
+    return InverseRoot(sketch.basis, inside.unsqueeze(-1), outside * seen)
 
 
 def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:

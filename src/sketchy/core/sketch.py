@@ -14,19 +14,18 @@ from torch import Tensor
 
 from sketchy.core.linalg import (
     certain,
-    cholesky,
     divide,
     extreme_scale,
     fill,
     frobenius,
     gaussian,
+    gram_factor,
     left_singular,
     left_singular_by_products,
     norm_bound,
     orthonormal,
-    product,
-    product_eps,
 )
+from sketchy.core.products import add_product, by_rows, over_transposed, product, product_eps
 
 # What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
 # below it a direction counts as empty.
@@ -106,8 +105,10 @@ def update(
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
     U, sigma = _STEPS[solver](sketch.basis, lam.sqrt().to(dtype), A)
+    sigma = sigma.double()
     live = sigma > _NOISE * eps * sigma[..., :1]
-    U, sigma = fill(U, live), (sigma * live).double()
+    if not certain(live):
+        U, sigma = fill(U, live), sigma * live
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
     lost = escaped = cut.squeeze(-1).square()
@@ -118,7 +119,7 @@ def update(
     rounding = _ROUNDING[dtype] * product_eps(A)
     if solver == "subspace":
         rounding += max(A.shape[-2:]) ** 0.5 * eps
-    lost = lost + rounding * sigma[..., 0].square()
+    lost = torch.add(lost, sigma[..., 0].square(), alpha=rounding)
 
     if scale is not None:
         square = scale.square()
@@ -126,8 +127,8 @@ def update(
     return Sketch(
         basis=U,
         eigenvalues=kept,
-        escaped_mass=beta2 * sketch.escaped_mass + escaped,
-        error_bound=beta2 * sketch.error_bound + lost,
+        escaped_mass=torch.add(escaped, sketch.escaped_mass, alpha=beta2),
+        error_bound=torch.add(lost, sketch.error_bound, alpha=beta2),
     )
 
 
@@ -145,17 +146,15 @@ def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
     """
     l = U.shape[-1]
-    K = product(A.mT, U)  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
-    W = K.mT @ K
-    W.diagonal(dim1=-2, dim2=-1).add_(root.square())  # Uᵀ C' U
-    L, trusted = cholesky(W)
-    if not certain(trusted):
+    K = by_rows(product(A.mT, U))  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
+    square = root.square()
+    L = gram_factor(K, plus=square)  # of Uᵀ C' U
+    if L is None:
         Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
         return left_singular_by_products(T)
-    # C' U, by rows whichever way the product lies: LAPACK reads columns, so that L Tᵀ = Yᵀ is solved in place
-    Y = (U * root.square().unsqueeze(-2)).add_(product(A, K)).mT
-    return left_singular_by_products(torch.linalg.solve_triangular(L, Y, upper=False, out=Y).mT)
+    Y = add_product(U * square.unsqueeze(-2), A, K)  # C' U
+    return left_singular_by_products(over_transposed(Y, L))
 
 
 _STEPS = {"exact": _exact_step, "subspace": _subspace_step}
@@ -188,9 +187,9 @@ def _subspace_loss(
     d, l = D.Z.shape[-2:]
     eps = torch.finfo(D.Z.dtype).eps
     rounding = _NOISE * product_eps(D.A) + D.A.shape[-1] ** 0.5 * eps  # the latter of the sums of k squares
-    trace = (mass - D.kept.sum(-1)).clamp(min=0) + rounding * mass
+    trace = (mass - D.kept.sum(-1)).clamp_(min=0).add_(mass, alpha=rounding)
     # D is the cut on l directions, which counts once in the norm, and a positive rest
-    traced = torch.maximum(escaped, trace - (l - 1) * escaped)
+    traced = torch.maximum(escaped, torch.sub(trace, escaped, alpha=l - 1))
     if probes is None:
         return traced
     width = torch.maximum(escaped, torch.maximum(trace / d, eps * mass))

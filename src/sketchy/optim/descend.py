@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import like
-from sketchy.core.panels import panels
 
 
 def descend(
@@ -15,6 +14,8 @@ def descend(
 ) -> None:
     """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
     lr, decay = group["lr"], group["weight_decay"]
+    if good is None and len(params) == 1 and _in_one_pass(params[0], direction[0], factor, lr, decay):
+        return None
     if any(p.dtype != direction.dtype for p in params):
         steps = direction.mul_(like(factor, direction))
         return _short(params, list(steps.unbind()), lr, decay, good)
@@ -22,15 +23,39 @@ def descend(
     move = like(factor * lr, direction)
     if len(params) == 1:
         p = params[0].unsqueeze(0)
-        for _, piece in panels(direction):
-            if decay > 0:
-                p[piece].mul_(shrink)
-            p[piece].addcmul_(direction[piece], move, value=-1)
+        if decay > 0:
+            p.mul_(shrink)
+        p.addcmul_(direction, move, value=-1)
         return None
     if decay > 0:
         torch._foreach_mul_(list(params), list(shrink.unbind()))
     torch._foreach_sub_(list(params), list(direction.mul_(move).unbind()))
     return None
+
+
+def _in_one_pass(p: Tensor, x: Tensor, factor: Tensor, lr: float | Tensor, decay: float) -> bool:
+    """The same by torch's kernel for plain descent, p ← p - c (x + w p), in half the time of two operations.
+
+    False where that can't be: it takes numbers, which only the CPU gives for free, and memory as it lies.
+    """
+    if p.device.type != "cpu" or p.dtype != x.dtype or not (p.is_contiguous() and x.is_contiguous()):
+        return False
+    move = float(factor) * float(lr)
+    if not 1e-20 < move < 1e20:
+        return False
+    torch._fused_sgd_(
+        [p],
+        [x],
+        [],
+        lr=move,
+        weight_decay=float(lr) * decay / move,
+        momentum=0.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
+    return True
 
 
 def _short(

@@ -1,6 +1,6 @@
 """The step that all optimizers share: gradients → stacks → sketches → direction → graft → weights.
 
-A subclass gives its ``kind`` and, where it differs, ``_direction``. Nothing here reads a tensor's value where
+A subclass gives its ``kind`` and, where it differs, ``_learn``. Nothing here reads a tensor's value where
 that would wait for a device, nothing outlives a step but ``param_groups`` and ``state``, and each parameter's
 step depends on its own gradient alone.
 """
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from sketchy.core import dense, graft
 from sketchy.core.axes import as_matrix, unfold
-from sketchy.core.linalg import certain, energies, row_energy
+from sketchy.core.linalg import energies, row_energy, within
 from sketchy.core.moments import like
 from sketchy.core.preconditioner import inverse_root, precondition_
 from sketchy.core.sketch import Sketch, update
@@ -51,9 +51,14 @@ class Seen:
 
     G: Tensor  # gradients, (S, *block)
     norm: Tensor  # their norms, (S,), float64
-    x: Tensor  # what momentum says they are, (S, *block): a direction may take its memory
+    energy: Energy
     step: Tensor  # how many there have been, (S,)
     due: bool  # whether sketches see this one
+
+
+# x (S, *block), what momentum says the gradients are → a direction, in x's memory where that can be, and the
+# factor (S,) that it lacks
+Preconditioner = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Engine(Optimizer):
@@ -208,10 +213,10 @@ class Engine(Optimizer):
         """
         plan, G = stack.plan, stack.gradients(group["maximize"])
         energy = _energy(plan.layout.split(G), group["graft"] if plan.path == "sketch" else None)
-        fine = energy[0].reshape(len(G), -1).sum(-1).sqrt() < _TOO_LARGE[G.dtype]  # no NaN is
-        good = None if certain(fine) else fine
+        norm = energy[0].sum(-1).sqrt()  # of blocks
+        good = _good(norm, len(G), _TOO_LARGE[G.dtype])
         if good is not None:  # a bad gradient is zero here, and what it would change is put back below
-            G = _select(good, G)
+            G, norm = _select(good, G), _select(good, norm)
             energy = _select(good, energy[0]), None if energy[1] is None else _select(good, energy[1])
 
         before = stack.gather()
@@ -219,12 +224,19 @@ class Engine(Optimizer):
         if plan.path == "adam":
             direction, factor = adam(group, stack, G, values["step"], good)
         else:
+            seen = Seen(plan.layout.split(G), norm, energy, plan.layout.each(values["step"]), due)
+            # first all that needs the gradient, then all that needs momentum: each while it is in cache
+            precondition = self._learn(group, plan, values, seen)
+            lender = self._lender(group, plan, values, seen)
+            length = lender.length(seen.G) if lender.normalized else None
+            step = seen.step
+            del seen
             x, ahead = look_ahead(group, stack, G, values["step"], good)
-            G = plan.layout.split(G)  # one after the other: copies where weights are cut
-            x = plan.layout.split(x)
-            step, ahead = (t.repeat_interleave(plan.layout.count) for t in (values["step"], ahead))
-            seen = Seen(G, energy[0].sum(-1).sqrt(), x, step, due)
-            direction, factor = self._advance(group, plan, values, seen, energy, ahead)
+            x, ahead = plan.layout.split(x), plan.layout.each(ahead)
+            direction, factor = _move(group, x, ahead, step, lender, length, precondition)
+            if plan.layout.count > 1:
+                direction = direction.mul_(like(factor, direction))
+                factor = _ones(values["step"])
             direction = plan.layout.join(direction)
             stack.count_turn(good)
         changed = {name: value for name, value in values.items() if value is not before[name]}
@@ -235,46 +247,18 @@ class Engine(Optimizer):
         stack.scatter(changed)
         return direction, factor, good
 
-    def _advance(
-        self, group: Group, plan: Plan, values: Values, seen: Seen, energy: Energy, ahead: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Fold a stack of blocks into ``values``; ``ahead`` is the factor that their x lacks.
-
-        Returns the directions, shaped alike, and the factors that they lack: one a block, or one a weight
-        where weights are cut.
-        """
-        G, x, step, rule = seen.G, seen.x, seen.step, group["graft"]
-        beta2 = group["betas"][1]
+    def _lender(self, group: Group, plan: Plan, values: Values, seen: Seen) -> graft.Graft:
+        """The rule that lends a step its length, with the gradient folded in."""
+        rule, beta2 = group["graft"], group["betas"][1]
         own = {name: values[name] for name in graft.accumulators(rule, plan.layout.block)}
-        values.update(graft.observe(rule, own, G, energy, beta2))
-        lender = graft.Graft(rule, values, step, beta2=beta2, eps=group["eps"])
-        lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
-        if lender.lends:
-            # normalised momentum, of length one, would step as far as ever when the gradient has gone
-            wanted = lender.length(G) if lender.normalized else ahead * lender.length(x)
-            if lent is not None and lender.normalized:
-                lent = lent * like(graft.ratio(wanted, lent), lent)
-        direction, factor = self._direction(group, plan, values, seen)
-        factor = ahead * factor
-        if rule is not None:
-            scale = group["graft_scale"]
-            factor = graft.ratio(wanted * scale, direction) if lender.lends else factor * scale
-        if lent is not None:
-            late = like(step, direction) >= group["start_step"]
-            direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)
-        if plan.layout.count > 1:
-            direction = direction.mul_(like(factor, direction))
-            factor = _ones(step[:: plan.layout.count])
-        return direction, factor
+        values.update(graft.observe(rule, own, seen.G, seen.energy, beta2))
+        return graft.Graft(rule, values, seen.step, beta2=beta2, eps=group["eps"])
 
-    def _direction(self, group: Group, plan: Plan, values: Values, seen: Seen) -> tuple[Tensor, Tensor]:
-        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, apply the inverse roots.
-
-        Returns a direction, in x's memory where that can be, and the factor (S,) that it lacks.
-        """
+    def _learn(self, group: Group, plan: Plan, values: Values, seen: Seen) -> Preconditioner:
+        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, and take its inverse root."""
         sketches = self._sketches(group, plan, values, seen)
         roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
-        return precondition_(seen.x, roots)
+        return lambda x: precondition_(x, roots)
 
     def _sketches(self, group: Group, plan: Plan, values: Values, seen: Seen) -> list[Sketch | None]:
         """The sketch of each axis, with the gradient folded in when it is due."""
@@ -295,8 +279,44 @@ class Engine(Optimizer):
         return sketches
 
 
+def _move(
+    group: Group,
+    x: Tensor,
+    ahead: Tensor,
+    step: Tensor,
+    lender: graft.Graft,
+    length: Tensor | None,
+    precondition: Preconditioner,
+) -> tuple[Tensor, Tensor]:
+    """Directions for x, which lacks a factor ``ahead``, and the factors (S,) that they lack.
+
+    ``length``: what a normalised rule lends. Normalised momentum, of length one, would step as far as ever
+    when the gradient has gone.
+    """
+    lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
+    if lender.lends:
+        wanted = ahead * lender.length(x) if length is None else length
+        if lent is not None and lender.normalized:
+            lent = lent * like(graft.ratio(wanted, lent), lent)
+    direction, factor = precondition(x)
+    factor = ahead * factor
+    if lender.rule is not None:
+        scale = group["graft_scale"]
+        factor = graft.ratio(wanted * scale, direction) if lender.lends else factor * scale
+    if lent is not None:
+        late = like(step, direction) >= group["start_step"]
+        direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)
+    return direction, factor
+
+
 def _ones(step: Tensor) -> Tensor:
     return torch.ones_like(step, dtype=torch.float64)
+
+
+def _good(norm: Tensor, weights: int, limit: float) -> Tensor | None:
+    """Which weights have a gradient to go by, from the norms of their blocks; None: all are known to."""
+    whole = norm if len(norm) == weights else norm.reshape(weights, -1).square().sum(-1).sqrt()
+    return None if within(whole, -1.0, limit) else whole < limit  # no NaN is
 
 
 def _energy(blocks: Tensor, rule: str | None) -> Energy:

@@ -7,7 +7,7 @@ from torch import Tensor
 from sketchy.core import corrected
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
-from sketchy.optim.engine import Engine, Seen, Values
+from sketchy.optim.engine import Engine, Preconditioner, Seen, Values
 from sketchy.optim.plan import Plan
 from sketchy.optim.state import sketch_of
 
@@ -26,9 +26,7 @@ class SketchySOAP(Engine):
     changed: ClassVar[dict[str, Any]] = {"graft": "own"}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
-    def _direction(
-        self, group: dict[str, Any], plan: Plan, values: Values, seen: Seen
-    ) -> tuple[Tensor, Tensor]:
+    def _learn(self, group: dict[str, Any], plan: Plan, values: Values, seen: Seen) -> Preconditioner:
         beta2 = group["betas"][1]
         before = [None if a is None else sketch_of(values, a, plan.work) for a in plan.axes]
         after = self._sketches(group, plan, values, seen)
@@ -45,10 +43,12 @@ class SketchySOAP(Engine):
             corrected.project(seen.G, U, V), seen.norm.square()
         )
         values["second_moment"] = moments
-        filled = correction(beta2, seen.step)
-        return corrected.apply_(
-            seen.x, U, V, corrected.project(seen.x, U, V), moments, group["eps"]
-        ), filled.sqrt()
+        lacking = correction(beta2, seen.step).sqrt()
+
+        def precondition(x: Tensor) -> tuple[Tensor, Tensor]:
+            return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, group["eps"]), lacking
+
+        return precondition
 
 
 def _basis(sketch: Sketch | None, size: int, like: Tensor) -> Tensor:

@@ -66,9 +66,13 @@ class Stack:
 
     def scatter(self, values: Mapping[str, Tensor]) -> None:
         """Write stacked values into the parameters' own tensors."""
+        targets: list[Tensor] = []
+        sources: list[Tensor] = []
         for name, value in values.items():
-            targets = self.own(name)
-            torch._foreach_copy_(targets, list(value.reshape(len(targets), *targets[0].shape).unbind()))
+            own = self.own(name)
+            targets += own
+            sources += value.reshape(len(own), *own[0].shape).unbind()
+        torch._foreach_copy_(targets, sources)
 
     def gradients(self, maximize: bool) -> Tensor:
         """(K, *shape), in the dtype of the arithmetic."""
