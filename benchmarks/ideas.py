@@ -135,7 +135,7 @@ def ideas() -> list[Idea]:
             "Gram matrix of 1024 x 256 and its factor → three quarters of it, on a longer stride",
             True,
             lambda: torch.linalg.cholesky_ex(B.mT @ B),
-            lambda: linalg.gram_factor(B),
+            lambda: linalg.gram_factors([B]),
         ),
         Idea(
             "a whole step, length by rows and columns → by rows", True, stepping("factored"), stepping("rows")

@@ -10,6 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from optim.optimizers import BF16, CASES, F32, Case, assert_near, gradient, run
 from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.optim import stacks
 
 COUNT, SHAPE, RANK = 4, (512, 384), 8
 STACK = COUNT * SHAPE[0] * SHAPE[1] * 4
@@ -91,6 +92,15 @@ def test_stack_size_bounds_what_a_step_holds() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_results_do_not_depend_on_stack_size(case: Case) -> None:
-    together = run(case, stack_size=None)
+    together = run(case, stack_size=1 << 40)
     for stack_size in (1, 59, 60):  # the two alike have 30 entries each
         assert_near(run(case, stack_size=stack_size), together, 1e-4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_do_not_depend_on_which_stacks_go_together(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = run(case)
+    monkeypatch.setattr(stacks, "_CACHE", 0)
+    assert_near(run(case), together, 1e-4)

@@ -7,13 +7,15 @@ read, and float32 takes a third road, by products in float64, which is safe for 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from sketchy.core.panels import panels
 from sketchy.core.products import multiply
+from sketchy.core.ragged import joined, parted
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
 # the sine of the angle between the column and the span of those before it. Above this value the loss
@@ -154,22 +156,34 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
     return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
 
 
-def gram_factor(K: Tensor, plus: Tensor | None = None) -> Tensor | None:
-    """L of Kᵀ K + diag(plus) = L Lᵀ for K (..., d, l); None unless it is known that it can be trusted.
+def gram_factors(Ks: Sequence[Tensor], plus: Tensor | None = None) -> list[Tensor | None]:
+    """L of Kᵀ K + diag(plus) = L Lᵀ for stacks K (..., d, l) of any d; None where it may not be trusted.
 
-    Untrusted is where the columns of K are so close to dependent that those of K L⁻ᵀ may not be
-    orthonormal to working precision, or so unequal that their squares span float32's range.
+    ``plus`` (..., l) is joined. Untrusted is where the columns of K are so close to dependent that those of
+    K L⁻ᵀ may not be orthonormal to working precision, or so unequal that their squares span float32's range.
     """
-    if not _readable(K):
-        return None
-    l, W = K.shape[-1], _lower_gram(K)
+    if not _readable(Ks[0]):
+        return [None] * len(Ks)
+    l, W = Ks[0].shape[-1], joined([_lower_gram(K) for K in Ks])
+    squares = W.diagonal(dim1=-2, dim2=-1)[..., :l]
     if plus is not None:
-        W.diagonal(dim1=-2, dim2=-1)[..., :l].add_(plus)
+        squares.add_(plus)
     L, info = torch.linalg.cholesky_ex(W)
-    L, squares = L[..., :l, :l], W.diagonal(dim1=-2, dim2=-1)[..., :l]
-    squared_sine = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin()
-    safe = not any(info.flatten().tolist()) and within(squared_sine, _SAFE_SINE**2, math.inf)
-    return L if safe and _spread(squares) > _UNEQUAL**2 else None
+    L = L[..., :l, :l]
+    sines = (L.diagonal(dim1=-2, dim2=-1).square() / squares).amin(-1)
+    trusted = iter(
+        [
+            failed == 0 and squared_sine > _SAFE_SINE**2 and shortest > _UNEQUAL**2 * longest
+            for failed, squared_sine, shortest, longest in _each(info, sines, *squares.aminmax(dim=-1))
+        ]
+    )
+    return [
+        part if all(list(islice(trusted, math.prod(part.shape[:-2])))) else None for part in parted(L, Ks)
+    ]
+
+
+def _each(*values: Tensor) -> Iterator[tuple[float, ...]]:
+    return zip(*(each.flatten().tolist() for each in values), strict=True)
 
 
 def _lower_gram(K: Tensor) -> Tensor:
@@ -184,12 +198,6 @@ def _lower_gram(K: Tensor) -> Tensor:
     W[..., :l, :half] = multiply(K.mT, K[..., :half])
     W[..., half:l, half:l] = multiply(K[..., half:].mT, K[..., half:])
     return W
-
-
-def _spread(values: Tensor) -> float:
-    """The least, over the matrices of a stack, of the smallest over the largest of their values (..., l)."""
-    pairs = zip(*(ends.flatten().tolist() for ends in values.aminmax(dim=-1)), strict=True)
-    return min(low / high if high > 0 else 0.0 for low, high in pairs)
 
 
 def orthonormal(M: Tensor) -> Tensor:
@@ -224,29 +232,49 @@ def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return U[..., :rank].to(M), sigma[..., :rank].to(M)
 
 
-def left_singular_by_products(T: Tensor) -> tuple[Tensor, Tensor]:
-    """The left singular vectors and values of T (..., d, l), d >= l, mostly by matrix products.
+def left_singular_by_products(Ts: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Left singular vectors of stacks T (..., d, l), d >= l, mostly by matrix products; values are joined.
 
     Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L; the SVD where columns are nearly
     dependent. Accurate, as the SVD is, to eps relative to the largest singular value: where squaring would
     lose the small ones, the eigenproblem is solved in float64. Where nothing may be read all is float64,
     without a factor; vectors are orthonormal as far as their values stand above rounding; `fill` finishes.
     """
-    if _in_double(T):
-        D = T.double()
-        theta, V = torch.linalg.eigh((D.mT @ D).neg_())
-        sigma = theta.neg().clamp(min=0).sqrt()
-        least = (torch.finfo(T.dtype).eps * sigma[..., :1]).clamp(min=torch.finfo(T.dtype).tiny)
-        return (D @ (V / torch.maximum(sigma, least).unsqueeze(-2))).to(T), sigma.to(T)
-    L = gram_factor(T)
-    if L is None:
-        return left_singular(T, T.shape[-1])
-    graded = _spread(L.diagonal(dim1=-2, dim2=-1)) ** 2 < _GRADED * torch.finfo(T.dtype).eps
-    S = L.double() if graded else L
-    # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other triangle, copied across
-    theta, V = torch.linalg.eigh(multiply(S.mT, S).neg_().mT, UPLO="U")
-    V = torch.linalg.solve_triangular(L.mT, V.to(T), upper=True)
-    return multiply(T, V), theta.neg_().clamp_(min=0).sqrt_().to(T)
+    dtype, eps = Ts[0].dtype, torch.finfo(Ts[0].dtype).eps
+    if _in_double(Ts[0]):
+        Ds = [T.double() for T in Ts]
+        theta, V = torch.linalg.eigh(joined([multiply(D.mT, D) for D in Ds]).neg_())
+        sigma = theta.neg_().clamp_(min=0).sqrt_()
+        V = V / torch.maximum(sigma, (eps * sigma[..., :1]).clamp(min=torch.finfo(dtype).tiny)).unsqueeze(-2)
+        return [multiply(D, part).to(dtype) for D, part in zip(Ds, parted(V, Ts), strict=True)], sigma.to(
+            dtype
+        )
+    factors = gram_factors(Ts)
+    Us: list[Tensor] = [Ts[0]] * len(Ts)
+    sigmas = list(Us)
+    alike: dict[torch.dtype, list[int]] = {}
+    for i, (T, L) in enumerate(zip(Ts, factors, strict=True)):
+        if L is None:
+            Us[i], sigmas[i] = left_singular(T, T.shape[-1])
+        else:
+            alike.setdefault(torch.float64 if _graded(L) else dtype, []).append(i)
+    for precision, chosen in alike.items():
+        some = [Ts[i] for i in chosen]
+        L = joined([factor for i in chosen if (factor := factors[i]) is not None])
+        S = L.to(precision)
+        # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other, copied across
+        theta, V = torch.linalg.eigh(multiply(S.mT, S).neg_().mT, UPLO="U")
+        V = torch.linalg.solve_triangular(L.mT, V.to(dtype), upper=True)
+        sigma = theta.neg_().clamp_(min=0).sqrt_().to(dtype)
+        for i, v, values in zip(chosen, parted(V, some), parted(sigma, some), strict=True):
+            Us[i], sigmas[i] = multiply(Ts[i], v), values
+    return Us, joined(sigmas)
+
+
+def _graded(L: Tensor) -> bool:
+    """Whether squared pivots of a factor are so far apart that an eigensolver loses the small ones."""
+    ends = L.diagonal(dim1=-2, dim2=-1).aminmax(dim=-1)
+    return any(low**2 < _GRADED * torch.finfo(L.dtype).eps * high**2 for low, high in _each(*ends))
 
 
 def fill(U: Tensor, live: Tensor) -> Tensor:

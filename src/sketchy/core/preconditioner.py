@@ -16,6 +16,7 @@ from torch import Tensor
 from sketchy.core.axes import fold, unfold
 from sketchy.core.linalg import as_weights
 from sketchy.core.products import add_outer_, multiply, product
+from sketchy.core.ragged import constants, joined, parted
 from sketchy.core.sketch import Sketch
 
 # At or below this share of the largest eigenvalue, mass is rounding.
@@ -51,18 +52,31 @@ class InverseRoot:
 
 def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
-    lam, rho = sketch.eigenvalues, sketch.escaped_mass.unsqueeze(-1)
+    (root,) = inverse_roots([sketch], exponent, eps)
+    return root
+
+
+def inverse_roots(sketches: Sequence[Sketch], exponent: float, eps: float) -> list[InverseRoot]:
+    """`inverse_root` for several stacks of sketches, of one rank and any d."""
+    bases = [sketch.basis for sketch in sketches]
+    lam = joined([sketch.eigenvalues for sketch in sketches])
+    rho = joined([sketch.escaped_mass for sketch in sketches]).unsqueeze(-1)
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
-    average = lam.sum(-1, keepdim=True) / sketch.dim  # needed only where ρ = 0
+    # needed only where ρ = 0
+    average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average).add_(largest, alpha=eps)
     values = values.clamp_(min=torch.finfo(values.dtype).tiny) ** -exponent
-    inside, outside, seen = values[..., :-1], values[..., -1], largest.squeeze(-1) > 0
-    if sketch.rank == sketch.dim:
-        return InverseRoot(sketch.basis, inside.unsqueeze(-1), seen.double())
-    inside = (inside / outside.unsqueeze(-1)).sub_(1)
-    return InverseRoot(sketch.basis, inside.unsqueeze(-1), outside * seen)
+    inside, outside, seen = values[..., :-1], values[..., -1], (largest.squeeze(-1) > 0).double()
+    relative = (inside / outside.unsqueeze(-1)).sub_(1)
+    parts = (parted(each, bases) for each in (inside, relative, outside * seen, seen))
+    return [
+        InverseRoot(U, within.unsqueeze(-1), whole)
+        if U.shape[-2] == U.shape[-1]
+        else InverseRoot(U, over.unsqueeze(-1), beyond)
+        for U, within, over, beyond, whole in zip(bases, *parts, strict=True)
+    ]
 
 
 def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:

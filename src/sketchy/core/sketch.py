@@ -7,7 +7,9 @@ Gradients may be float32; squared quantities (eigenvalues, masses, bounds) are f
 they are l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,13 +21,14 @@ from sketchy.core.linalg import (
     fill,
     frobenius,
     gaussian,
-    gram_factor,
+    gram_factors,
     left_singular,
     left_singular_by_products,
     norm_bound,
     orthonormal,
 )
 from sketchy.core.products import add_product, by_rows, over_transposed, product, product_eps
+from sketchy.core.ragged import constants, joined, parted
 
 # What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
 # below it a direction counts as empty.
@@ -97,64 +100,101 @@ def update(
     Cost: O(d (l + k) min(d, l + k)) at the speed of an SVD (exact), O(d k l) at the speed of
     matrix products (subspace).
     """
-    dtype, eps = sketch.basis.dtype, torch.finfo(sketch.basis.dtype).eps
-    lam, norm = beta2 * sketch.eigenvalues, frobenius(A) if norm is None else norm
+    (new,) = update_all(
+        [sketch],
+        [A],
+        beta2=beta2,
+        solver=solver,
+        probes=probes,
+        failure_probability=failure_probability,
+        norms=None if norm is None else [norm],
+    )
+    return new
+
+
+def update_all(
+    sketches: Sequence[Sketch],
+    As: Sequence[Tensor],
+    *,
+    beta2: float = 1.0,
+    solver: str = "exact",
+    probes: Tensor | None = None,
+    failure_probability: float = 1e-6,
+    norms: Sequence[Tensor] | None = None,
+) -> list[Sketch]:
+    """`update` for several stacks, of one rank and dtype and any d and k: small matrices go in one batch.
+
+    Stacks (S, d, k), unless there is only one.
+    """
+    Us = [sketch.basis for sketch in sketches]
+    dtype, eps = Us[0].dtype, torch.finfo(Us[0].dtype).eps
+    lam = beta2 * joined([sketch.eigenvalues for sketch in sketches])
+    norm = joined([frobenius(A) for A in As] if norms is None else norms)
     scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
     if scale is not None:  # from here on, everything is in units of the scale
-        A = divide(A, scale)
+        As = [divide(A, part) for A, part in zip(As, parted(scale, As), strict=True)]
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
-    U, sigma = _STEPS[solver](sketch.basis, lam.sqrt().to(dtype), A)
+    Zs, sigma = _STEPS[solver](Us, lam.sqrt().to(dtype), As)
     sigma = sigma.double()
     live = sigma > _NOISE * eps * sigma[..., :1]
     if not certain(live):
-        U, sigma = fill(U, live), sigma * live
+        Zs = [Z if certain(l) else fill(Z, l) for Z, l in zip(Zs, parted(live, Zs), strict=True)]
+        sigma = sigma * live
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
     lost = escaped = cut.squeeze(-1).square()
+    rounding = [_ROUNDING[dtype] * product_eps(A) for A in As]
     if solver == "subspace":
-        mass = lam.sum(-1) + norm.square()
-        D = _Residual(sketch.basis, lam, A, U, kept)
-        lost = _subspace_loss(D, mass, escaped, probes, failure_probability)
-    rounding = _ROUNDING[dtype] * product_eps(A)
-    if solver == "subspace":
-        rounding += max(A.shape[-2:]) ** 0.5 * eps
-    lost = torch.add(lost, sigma[..., 0].square(), alpha=rounding)
+        rounding = [r + max(A.shape[-2:]) ** 0.5 * eps for r, A in zip(rounding, As, strict=True)]
+        probed = None
+        if probes is not None:
+            (U,), (A,), (Z,) = Us, As, Zs
+            D = _Residual(U, lam, A, Z, kept)
+            probed = partial(norm_bound, D.apply, probes, failure_probability=failure_probability)
+        lost = _subspace_loss(As, lam.sum(-1) + norm.square(), kept, escaped, probed)
+    lost = torch.addcmul(lost, sigma[..., 0].square(), constants(rounding, As))
 
     if scale is not None:
         square = scale.square()
         kept, escaped, lost = kept * square.unsqueeze(-1), escaped * square, lost * square
-    return Sketch(
-        basis=U,
-        eigenvalues=kept,
-        escaped_mass=torch.add(escaped, sketch.escaped_mass, alpha=beta2),
-        error_bound=torch.add(lost, sketch.error_bound, alpha=beta2),
+    masses, bounds = (
+        torch.add(new, joined([getattr(sketch, name) for sketch in sketches]), alpha=beta2)
+        for new, name in ((escaped, "escaped_mass"), (lost, "error_bound"))
     )
+    return [
+        Sketch(*parts) for parts in zip(Zs, *(parted(x, As) for x in (kept, masses, bounds)), strict=True)
+    ]
 
 
-def _exact_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+def _exact_step(Us: Sequence[Tensor], root: Tensor, As: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6): never A Aᵀ, which squares."""
-    M = torch.cat([U * root.unsqueeze(-2), A], dim=-1)
-    return left_singular(M, U.shape[-1])
+    found = [
+        left_singular(torch.cat([U * r.unsqueeze(-2), A], dim=-1), U.shape[-1])
+        for U, r, A in zip(Us, parted(root, Us), As, strict=True)
+    ]
+    return [U for U, _ in found], joined([sigma for _, sigma in found])
 
 
-def _subspace_step(U: Tensor, root: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+def _subspace_step(Us: Sequence[Tensor], root: Tensor, As: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (the route Sec. 6 hopes for).
 
     The projection is taken in the row space: with Q an orthonormal basis of Mᵀ U, the new factor
     is M Q, whose columns span C' U, the power step. It is the Nyström approximation of C' from U, and
     M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
     """
-    l = U.shape[-1]
-    K = by_rows(product(A.mT, U))  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
-    square = root.square()
-    L = gram_factor(K, plus=square)  # of Uᵀ C' U
-    if L is None:
-        Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
-        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
-        return left_singular_by_products(T)
-    Y = add_product(U * square.unsqueeze(-2), A, K)  # C' U
-    return left_singular_by_products(over_transposed(Y, L))
+    # the lower rows of Mᵀ U; the upper ones are diag(√λ)
+    Ks = [by_rows(product(A.mT, U)) for U, A in zip(Us, As, strict=True)]
+    factors = gram_factors(Ks, plus=root.square())  # of Uᵀ C' U
+    Ts = []
+    for U, r, A, K, L in zip(Us, parted(root, Us), As, Ks, factors, strict=True):
+        if L is None:
+            Q = orthonormal(torch.cat([r.diag_embed(), K], dim=-2))
+            l = U.shape[-1]
+            Ts.append(U @ (r.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :])
+        else:
+            Ts.append(over_transposed(add_product(U * r.square().unsqueeze(-2), A, K), L))  # C' U L⁻ᵀ
+    return left_singular_by_products(Ts)
 
 
 _STEPS = {"exact": _exact_step, "subspace": _subspace_step}
@@ -181,19 +221,23 @@ class _Residual:
 
 
 def _subspace_loss(
-    D: _Residual, mass: Tensor, escaped: Tensor, probes: Tensor | None, failure_probability: float
+    As: Sequence[Tensor],
+    mass: Tensor,
+    kept: Tensor,
+    escaped: Tensor,
+    probed: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    """A bound on ‖D‖: from its trace or, with probes, the smaller of that and theirs."""
-    d, l = D.Z.shape[-2:]
-    eps = torch.finfo(D.Z.dtype).eps
-    rounding = _NOISE * product_eps(D.A) + D.A.shape[-1] ** 0.5 * eps  # the latter of the sums of k squares
-    trace = (mass - D.kept.sum(-1)).clamp_(min=0).add_(mass, alpha=rounding)
+    """A bound on ‖D‖ of each `_Residual`: from its trace or, with probes, the smaller of that and theirs."""
+    eps = torch.finfo(As[0].dtype).eps
+    # the latter of the sums of k squares
+    rounding = [_NOISE * product_eps(A) + A.shape[-1] ** 0.5 * eps for A in As]
+    trace = (mass - kept.sum(-1)).clamp_(min=0).addcmul_(mass, constants(rounding, As))
     # D is the cut on l directions, which counts once in the norm, and a positive rest
-    traced = torch.maximum(escaped, torch.sub(trace, escaped, alpha=l - 1))
-    if probes is None:
+    traced = torch.maximum(escaped, torch.sub(trace, escaped, alpha=kept.shape[-1] - 1))
+    if probed is None:
         return traced
-    width = torch.maximum(escaped, torch.maximum(trace / d, eps * mass))
-    return torch.minimum(traced, norm_bound(D.apply, probes, width, failure_probability))
+    width = torch.maximum(escaped, torch.maximum(trace / As[0].shape[-2], eps * mass))
+    return torch.minimum(traced, probed(width))
 
 
 def rounding(sketch: Sketch, dtype: torch.dtype) -> Tensor:

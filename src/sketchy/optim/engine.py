@@ -6,8 +6,9 @@ step depends on its own gradient alone.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Unpack, overload
 
 import torch
@@ -15,25 +16,17 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from sketchy.core import dense, graft
-from sketchy.core.axes import as_matrix, unfold
-from sketchy.core.linalg import energies, row_energy, within
-from sketchy.core.moments import like
-from sketchy.core.preconditioner import inverse_root, precondition_
-from sketchy.core.sketch import Sketch, update
+from sketchy.core.preconditioner import InverseRoot, inverse_roots, precondition_
+from sketchy.core.sketch import Sketch
 from sketchy.optim import options as table
-from sketchy.optim import state as states
 from sketchy.optim.descend import descend
-from sketchy.optim.elementwise import adam, look_ahead
 from sketchy.optim.loading import check_loaded, restore
 from sketchy.optim.plan import Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of, route
-from sketchy.optim.stacks import scratch_bound, stacks
+from sketchy.optim.stacks import scratch_bound, stacks, waves
 from sketchy.optim.state import Stack
-
-# From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
-_TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
+from sketchy.optim.turn import Preconditioner, Turn, sketch_together
 
 # A compiled step runs as it is. Compiled piece by piece (decompositions choose their way by values, and break
 # the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are merged once shapes vary.
@@ -41,24 +34,6 @@ _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
 _uncompiled = _disable_dynamo
 
 Group = dict[str, Any]
-Values = dict[str, Tensor]
-Energy = tuple[Tensor, Tensor | None]  # of the rows of a stack of blocks, and of their columns if needed
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a stack of S blocks has to go by in one step."""
-
-    G: Tensor  # gradients, (S, *block)
-    norm: Tensor  # their norms, (S,), float64
-    energy: Energy
-    step: Tensor  # how many there have been, (S,)
-    due: bool  # whether sketches see this one
-
-
-# x (S, *block), what momentum says the gradients are → a direction, in x's memory where that can be, and the
-# factor (S,) that it lacks
-Preconditioner = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Engine(Optimizer):
@@ -134,9 +109,9 @@ class Engine(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_gradients()
-        for group, stack, due in self._stacks():
-            with torch.autocast(stack.params[0].device.type, enabled=False):
-                self._step_stack(group, stack, due)
+        for wave in self._waves():
+            with torch.autocast(wave[0][1].params[0].device.type, enabled=False):
+                self._step_together(wave)
         return loss
 
     def report(self) -> Report:
@@ -197,135 +172,35 @@ class Engine(Optimizer):
                     )
 
     @_uncompiled
-    def _stacks(self) -> list[tuple[Group, Stack, bool]]:
-        return stacks(self.param_groups, self.state, self._plan)
+    def _waves(self) -> list[list[tuple[Group, Stack, bool]]]:
+        return waves(stacks(self.param_groups, self.state, self._plan))
 
-    # ---- one stack
+    # ---- stacks
 
     @_uncompiled
-    def _step_stack(self, group: Group, stack: Stack, due: bool) -> None:
-        descend(stack.params, *self._fold(group, stack, due), group)
+    def _step_together(self, wave: Sequence[tuple[Group, Stack, bool]]) -> None:
+        """First all that needs gradients, then all that needs momentum, a stack after the other."""
+        turns = [Turn(*each) for each in wave]
+        sketched = [turn for turn in turns if turn.sketched]
+        sketch_together(sketched)
+        preconditioners = iter(self._learn(sketched))
+        for turn in turns:
+            direction, factor = turn.directions(next(preconditioners) if turn.sketched else None)
+            turn.keep()
+            descend(turn.stack.params, direction, factor, turn.good, turn.group)
 
-    def _fold(self, group: Group, stack: Stack, due: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Fold a stack's gradients into its state. What this holds meanwhile is bounded by `plan.scratch`.
-
-        Returns the directions, the factors that they lack, and which gradients were good; None: all.
-        """
-        plan, G = stack.plan, stack.gradients(group["maximize"])
-        energy = _energy(plan.layout.split(G), group["graft"] if plan.path == "sketch" else None)
-        norm = energy[0].sum(-1).sqrt()  # of blocks
-        good = _good(norm, len(G), _TOO_LARGE[G.dtype])
-        if good is not None:  # a bad gradient is zero here, and what it would change is put back below
-            G, norm = _select(good, G), _select(good, norm)
-            energy = _select(good, energy[0]), None if energy[1] is None else _select(good, energy[1])
-
-        before = stack.gather()
-        values = before | {"step": before["step"] + 1}
-        if plan.path == "adam":
-            direction, factor = adam(group, stack, G, values["step"], good)
-        else:
-            seen = Seen(plan.layout.split(G), norm, energy, plan.layout.each(values["step"]), due)
-            # first all that needs the gradient, then all that needs momentum: each while it is in cache
-            precondition = self._learn(group, plan, values, seen)
-            lender = self._lender(group, plan, values, seen)
-            length = lender.length(seen.G) if lender.normalized else None
-            step = seen.step
-            del seen
-            x, ahead = look_ahead(group, stack, G, values["step"], good)
-            x, ahead = plan.layout.split(x), plan.layout.each(ahead)
-            direction, factor = _move(group, x, ahead, step, lender, length, precondition)
-            if plan.layout.count > 1:
-                direction = direction.mul_(like(factor, direction))
-                factor = _ones(values["step"])
-            direction = plan.layout.join(direction)
-            stack.count_turn(good)
-        changed = {name: value for name, value in values.items() if value is not before[name]}
-        if good is not None:
-            changed = {name: _select(good, value, before[name]) for name, value in changed.items()}
-            changed["skipped"] = before["skipped"] + ~good
-            direction.masked_fill_(like(~good, direction) > 0, 0.0)
-        stack.scatter(changed)
-        return direction, factor, good
-
-    def _lender(self, group: Group, plan: Plan, values: Values, seen: Seen) -> graft.Graft:
-        """The rule that lends a step its length, with the gradient folded in."""
-        rule, beta2 = group["graft"], group["betas"][1]
-        own = {name: values[name] for name in graft.accumulators(rule, plan.layout.block)}
-        values.update(graft.observe(rule, own, seen.G, seen.energy, beta2))
-        return graft.Graft(rule, values, seen.step, beta2=beta2, eps=group["eps"])
-
-    def _learn(self, group: Group, plan: Plan, values: Values, seen: Seen) -> Preconditioner:
-        """Alg. 3, lines 5 and 6: sketch the covariance along each axis, and take its inverse root."""
-        sketches = self._sketches(group, plan, values, seen)
-        roots = [None if s is None else inverse_root(s, plan.exponent, group["eps"]) for s in sketches]
-        return lambda x: precondition_(x, roots)
-
-    def _sketches(self, group: Group, plan: Plan, values: Values, seen: Seen) -> list[Sketch | None]:
-        """The sketch of each axis, with the gradient folded in when it is due."""
-        sketches: list[Sketch | None] = []
-        for i, axis in enumerate(plan.axes):
-            if axis is None:
-                sketches.append(None)
-                continue
-            sketch = states.sketch_of(values, axis, plan.work)
-            if seen.due:
-                A, beta2 = unfold(seen.G, i), group["betas"][1]
-                if axis.dense:
-                    sketch = dense.update(sketch, A, beta2=beta2, norm=seen.norm)
-                else:
-                    sketch = update(sketch, A, beta2=beta2, solver=group["solver"], norm=seen.norm)
-                values.update(states.values_of(sketch, axis, plan))
-            sketches.append(sketch)
-        return sketches
-
-
-def _move(
-    group: Group,
-    x: Tensor,
-    ahead: Tensor,
-    step: Tensor,
-    lender: graft.Graft,
-    length: Tensor | None,
-    precondition: Preconditioner,
-) -> tuple[Tensor, Tensor]:
-    """Directions for x, which lacks a factor ``ahead``, and the factors (S,) that they lack.
-
-    ``length``: what a normalised rule lends. Normalised momentum, of length one, would step as far as ever
-    when the gradient has gone.
-    """
-    lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
-    if lender.lends:
-        wanted = ahead * lender.length(x) if length is None else length
-        if lent is not None and lender.normalized:
-            lent = lent * like(graft.ratio(wanted, lent), lent)
-    direction, factor = precondition(x)
-    factor = ahead * factor
-    if lender.rule is not None:
-        scale = group["graft_scale"]
-        factor = graft.ratio(wanted * scale, direction) if lender.lends else factor * scale
-    if lent is not None:
-        late = like(step, direction) >= group["start_step"]
-        direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(step)
-    return direction, factor
-
-
-def _ones(step: Tensor) -> Tensor:
-    return torch.ones_like(step, dtype=torch.float64)
-
-
-def _good(norm: Tensor, weights: int, limit: float) -> Tensor | None:
-    """Which weights have a gradient to go by, from the norms of their blocks; None: all are known to."""
-    whole = norm if len(norm) == weights else norm.reshape(weights, -1).square().sum(-1).sqrt()
-    return None if within(whole, -1.0, limit) else whole < limit  # no NaN is
-
-
-def _energy(blocks: Tensor, rule: str | None) -> Energy:
-    """What finding bad gradients and a graft's rule need."""
-    rows = as_matrix(blocks)
-    return energies(rows) if rule == "factored" else (row_energy(rows), None)
-
-
-def _select(good: Tensor, new: Tensor, old: Tensor | float = 0.0) -> Tensor:
-    """``new`` for good gradients, ``old`` for bad ones; a stack may hold several blocks a parameter."""
-    mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
-    return torch.where(mask, new.to(old.dtype) if isinstance(old, Tensor) else new, old)
+    def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:
+        """What is to be done to momentum, given the new sketches: Alg. 3, line 6, their inverse roots."""
+        roots: list[list[InverseRoot | None]] = []
+        alike: dict[Any, list[tuple[int, int, Sketch]]] = defaultdict(list)
+        for t, turn in enumerate(turns):
+            roots.append([None] * len(turn.plan.axes))
+            for i, sketch in enumerate(turn.sketches):
+                if sketch is not None:
+                    key = (sketch.rank, turn.plan.exponent, turn.group["eps"], sketch.basis.device)
+                    alike[key].append((t, i, sketch))
+        for (_, exponent, eps, _), some in alike.items():
+            new = inverse_roots([sketch for *_, sketch in some], exponent, eps)
+            for (t, i, _), root in zip(some, new, strict=True):
+                roots[t][i] = root
+        return [partial(precondition_, roots=each) for each in roots]

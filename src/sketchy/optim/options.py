@@ -118,9 +118,10 @@ OPTIONS: dict[str, Option] = {
     ),
     "block_size": Option(None, _count(1, optional=True), "cut weights into blocks of at most this side"),
     "stack_size": Option(
-        2**26,
+        None,
         _count(1, optional=True),
-        "weights of one shape step together up to this many entries, which bounds scratch memory; None: all",
+        "weights of one shape step together up to this many entries, which bounds scratch memory;"
+        " None: 2²² on the CPU, 2²⁶ elsewhere",
     ),
     "merge_dims": Option(
         None,

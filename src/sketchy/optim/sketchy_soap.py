@@ -1,5 +1,6 @@
 """SketchySOAP: Adam's second moment in the sketched basis."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -7,9 +8,8 @@ from torch import Tensor
 from sketchy.core import corrected
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
-from sketchy.optim.engine import Engine, Preconditioner, Seen, Values
-from sketchy.optim.plan import Plan
-from sketchy.optim.state import sketch_of
+from sketchy.optim.engine import Engine
+from sketchy.optim.turn import Preconditioner, Turn
 
 
 class SketchySOAP(Engine):
@@ -26,29 +26,33 @@ class SketchySOAP(Engine):
     changed: ClassVar[dict[str, Any]] = {"graft": "own"}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
-    def _learn(self, group: dict[str, Any], plan: Plan, values: Values, seen: Seen) -> Preconditioner:
-        beta2 = group["betas"][1]
-        before = [None if a is None else sketch_of(values, a, plan.work) for a in plan.axes]
-        after = self._sketches(group, plan, values, seen)
-        old, new = (
-            [_basis(s, size, seen.G) for s, size in zip(side, seen.G.shape[1:], strict=True)]
-            for side in (before, after)
-        )
-        moments = values["second_moment"]
-        if seen.due:
-            moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
-        U, V = new
-        kept, added = weights(beta2)
-        moments = kept * moments + added * corrected.squares(
-            corrected.project(seen.G, U, V), seen.norm.square()
-        )
-        values["second_moment"] = moments
-        lacking = correction(beta2, seen.step).sqrt()
+    def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:
+        # one after the other, and each only when its turn has come: the coordinates of a gradient are large
+        return map(_learn, turns)
 
-        def precondition(x: Tensor) -> tuple[Tensor, Tensor]:
-            return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, group["eps"]), lacking
 
-        return precondition
+def _learn(turn: Turn) -> Preconditioner:
+    """Carry the second moments over to the new bases and fold the gradient in."""
+    beta2, eps = turn.group["betas"][1], turn.group["eps"]
+    old, new = (
+        [_basis(s, size, turn.blocks) for s, size in zip(side, turn.blocks.shape[1:], strict=True)]
+        for side in (turn.old_sketches, turn.sketches)
+    )
+    moments = turn.values["second_moment"]
+    if turn.due:
+        moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
+    U, V = new
+    kept, added = weights(beta2)
+    moments = kept * moments + added * corrected.squares(
+        corrected.project(turn.blocks, U, V), turn.norm.square()
+    )
+    turn.values["second_moment"] = moments
+    lacking = correction(beta2, turn.step).sqrt()
+
+    def precondition(x: Tensor) -> tuple[Tensor, Tensor]:
+        return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, eps), lacking
+
+    return precondition
 
 
 def _basis(sketch: Sketch | None, size: int, like: Tensor) -> Tensor:

@@ -7,11 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from sketchy.optim import state as states
-from sketchy.optim.plan import Plan, scratch, together
+from sketchy.optim.plan import Plan, held, scratch, together
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.state import Stack
 
 Group = dict[str, Any]
+# Bytes: of a second-level cache and some of the third.
+_CACHE = 1 << 22
+
 PlanOf = Callable[[Group, Tensor, str | None], Plan]  # of a parameter of a group, with its name if it has one
 
 
@@ -45,19 +48,43 @@ def stacks(
     for (g, *_, due), params in found.items():
         group = groups[g]
         plan = plan_of(group, params[0], names.get(params[0]))
-        most = together(plan, group)
+        most = together(plan, params[0].device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
             result.append((group, Stack(some, [state[p] for p in some], plan), due))
     return result
 
 
+def waves(stacks: Sequence[tuple[Group, Stack, bool]]) -> list[list[tuple[Group, Stack, bool]]]:
+    """Which stacks have their sketches updated in one batch: many small ones, or a single large one.
+
+    On the CPU, as many as stay in cache from reading the gradients to the products with them. Elsewhere, as
+    many as hold no more memory than the one that holds most.
+    """
+    result: list[list[tuple[Group, Stack, bool]]] = []
+    costs = [held(stack.plan, len(stack.params)) for _, stack, _ in stacks]
+    total, last = 0, None
+    for each, cost in zip(stacks, costs, strict=True):
+        device = each[1].params[0].device
+        limit = _CACHE if device.type == "cpu" else max(costs)
+        if device == last and total + cost <= limit:
+            result[-1].append(each)
+            total += cost
+        else:
+            result.append([each])
+            total, last = cost, device
+    return result
+
+
 def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
-    """A bound on the bytes that a step holds for itself: those of its largest stack."""
+    """A bound on the bytes that a step holds for itself: for its largest stack, and what others hold."""
     names, counts = names_of(groups), Counter[Any]()
-    bound = 0
+    bound, total, largest = 0, 0, 0
     for g, group in enumerate(groups):
         for p in group["params"]:
             plan = plan_of(group, p, names.get(p))
             counts[g, id(plan)] += 1
-            bound = max(bound, scratch(plan, min(counts[g, id(plan)], together(plan, group)), group))
-    return bound
+            count = min(counts[g, id(plan)], together(plan, p.device, group))
+            bound = max(bound, scratch(plan, count, group))
+            total += held(plan, 1)
+            largest = max(largest, held(plan, count))
+    return bound + min(_CACHE, total - largest)

@@ -1,0 +1,45 @@
+"""Products in the layouts that BLAS likes are the products."""
+
+import pytest
+import torch
+
+from cases import F32, F64
+from checks import assert_close
+from sketchy.core import products
+
+# 1024 float32 or 512 float64 are a page: rows that lie so far apart are multiplied some at a time
+SHAPES = [(700, 1024), (1024, 1100), (30, 20), (1030, 512)]
+
+
+def near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    eps = torch.finfo(actual.dtype).eps
+    assert_close(actual.double(), expected, scale=expected.abs().max(), tolerance=100 * eps)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("rank", [5, 200])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_with_a_large_matrix_however_it_lies(shape, transposed, rank, dtype, rng):
+    A = torch.randn(2, *(reversed(shape) if transposed else shape), generator=rng, dtype=dtype)
+    A = A.mT if transposed else A
+    X, Y = (torch.randn(2, size, rank, generator=rng, dtype=dtype) for size in reversed(shape))
+    exact = A.double() @ X.double()
+    near(products.product(A, X), exact)
+    near(products.product(A, products.by_rows(X.mT.contiguous().mT)), exact)
+    near(products.add_product(Y.clone(), A, X), Y.double() + exact)
+    near(products.add_product(Y[0].clone(), A[0], X[0]), (Y.double() + exact)[0])
+    if not transposed:
+        expected = A.double() + Y.double() @ X.double().mT
+        near(products.add_outer_(A.clone(), Y, X), expected)
+        near(products.add_outer_(A.clone(), Y, X.mT.contiguous().mT), expected)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_triangle_is_divided_out_in_place_however_the_factor_lies(transposed, rng):
+    L = torch.randn(2, 6, 6, generator=rng, dtype=F64).tril() + 4 * torch.eye(6, dtype=F64)
+    Y = torch.randn(2, 40, 6, generator=rng, dtype=F64)
+    given = Y.mT.contiguous().mT if transposed else Y.clone()
+    result = products.over_transposed(given, L)
+    assert result.data_ptr() == given.data_ptr()
+    near(result @ L.mT, Y)

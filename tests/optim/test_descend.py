@@ -1,0 +1,29 @@
+"""The last line of a step, by whichever operations: p ← (1 - lr weight_decay) p - lr factor direction."""
+
+import pytest
+import torch
+
+from cases import F32, F64
+from checks import assert_close
+from sketchy.optim.descend import descend
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("factor", [1.0, 3e-9, 1e25, 0.0])
+@pytest.mark.parametrize("rate", [0.01, torch.tensor(0.01, dtype=F64)], ids=["number", "tensor"])
+@pytest.mark.parametrize("lies", ["by rows", "by columns"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
+    weights = [torch.randn(6, 5, generator=rng, dtype=dtype) for _ in range(count)]
+    direction = torch.randn(count, 6, 5, generator=rng, dtype=dtype) / max(factor, 1e-8)
+    expected = [
+        (1 - 0.01 * decay) * p.double() - 0.01 * factor * x.double()
+        for p, x in zip(weights, direction, strict=True)
+    ]
+    if lies == "by columns":
+        weights = [p.mT.contiguous().mT for p in weights]
+    factors = torch.full((count,), factor, dtype=F64)
+    descend(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay})
+    for p, end in zip(weights, expected, strict=True):
+        assert_close(p.double(), end, scale=end.abs().max(), tolerance=4 * torch.finfo(dtype).eps)
