@@ -47,7 +47,8 @@ def over_transposed(Y: Tensor, L: Tensor) -> Tensor:
     """Y L⁻ᵀ for a lower triangle L (..., l, l), in the memory of Y (..., d, l), however that lies."""
     if _transposed(Y):
         return torch.linalg.solve_triangular(L.mT, Y, upper=True, left=False, out=Y)
-    return torch.linalg.solve_triangular(L, Y.mT, upper=False, out=Y.mT).mT
+    rows = Y.mT  # torch copies unless it is given one and the same tensor
+    return torch.linalg.solve_triangular(L, rows, upper=False, out=rows).mT
 
 
 def product_eps(x: Tensor) -> float:
