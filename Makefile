@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses auto --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: demo test test-all lint format bench docs clean
@@ -10,10 +11,10 @@ demo: $(VENV)/installed-all  ## train a small network with AdamW and with ours: 
 	$(BIN)/sketchy demo --out runs/demo
 
 test: $(VENV)/installed-dev  ## the default suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(VENV)/installed-dev $(VENV)/installed-integrations  ## the default suite and the slow tests
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest $(PARALLEL) -m ""
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

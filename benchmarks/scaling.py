@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.limits import keep_freed_memory
 from benchmarks.optimizers import OPTIMIZERS
 from benchmarks.pieces import resumable
 from benchmarks.problems import Gradients, Problem, matrix, transformer
@@ -151,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         options = Options(options.optimizers, rounds=3, quick=True, out=options.out)
     pin()
+    keep_freed_memory()
     console = Console(width=170)
     about, progress = machine(), Progress(console=console)
     path = options.out or (QUICK if options.quick else RESULTS)
