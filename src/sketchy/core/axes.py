@@ -33,7 +33,8 @@ class Layout:
         if self.count == 1:
             return x
         padding = [c * b - d for d, b, c in zip(self.merged, self.block, self.cuts, strict=True)]
-        x = torch.nn.functional.pad(x, [side for end in reversed(padding) for side in (0, end)])
+        if any(padding):  # it copies in any case
+            x = torch.nn.functional.pad(x, [side for end in reversed(padding) for side in (0, end)])
         axes = range(len(self.merged))
         x = x.reshape(-1, *(size for pair in zip(self.cuts, self.block, strict=True) for size in pair))
         x = x.permute(0, *(1 + 2 * i for i in axes), *(2 + 2 * i for i in axes))
