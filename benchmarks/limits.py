@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
     trim_threshold, mmap_max = -1, -4  # of malloc.h
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # no glibc
+    except (AttributeError, OSError, TypeError):  # no glibc
         return
     mallopt(trim_threshold, 2**31 - 1)
     mallopt(mmap_max, 0)

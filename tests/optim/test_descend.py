@@ -27,3 +27,13 @@ def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
     descend(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay})
     for p, end in zip(weights, expected, strict=True):
         assert_close(p.double(), end, scale=end.abs().max(), tolerance=4 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_autograd_is_told_that_weights_have_changed(count, rng):
+    weights = [torch.randn(6, 5, generator=rng) for _ in range(count)]
+    before = [p._version for p in weights]
+    descend(
+        weights, torch.ones(count, 6, 5), torch.ones(count, dtype=F64), None, {"lr": 0.1, "weight_decay": 0.1}
+    )
+    assert all(p._version > version for p, version in zip(weights, before, strict=True))

@@ -117,3 +117,22 @@ def test_a_skipped_gradient_or_none_does_not_use_up_a_turn(case: Case) -> None:
     assert not torch.equal(*(list(s.values())[1] for s in (sketch(optimizer, params[0]), before))), (
         "and then it is due"
     )
+
+
+@pytest.mark.parametrize("rank", [2, 64])
+@every_class
+def test_a_sketch_of_nothing_lets_momentum_pass(case: Case, rank: int) -> None:
+    """A first gradient of zero uses up the turn, as that of a low-rank adapter's first factor does."""
+    ranked = {} if "rank" in case.cls.without else {"rank": rank}
+    params = [nn.Parameter(torch.ones(shape)) for shape in SHAPES]
+    optimizer = case.make(params, update_every=10, weight_decay=0.0, **ranked)
+    for p in params:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    before = [p.detach().clone() for p in params]
+    advance(optimizer, params, range(3))
+    for p, old in zip(params, before, strict=True):
+        assert p.isfinite().all()
+        assert torch.equal(p, old) == (
+            optimizer.param_groups[0]["graft"] is None
+        )  # whose length is its own: 0

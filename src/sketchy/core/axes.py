@@ -28,12 +28,12 @@ class Layout:
         return math.prod(self.cuts)
 
     def split(self, x: Tensor) -> Tensor:
-        """(K, *shape) → (K * count, *block); a view where nothing is cut."""
+        """(K, *shape) → (K * count, *block); may be a view: not to be written to."""
         x = x.reshape(-1, *self.merged)
         if self.count == 1:
             return x
         padding = [c * b - d for d, b, c in zip(self.merged, self.block, self.cuts, strict=True)]
-        if any(padding):  # it copies in any case
+        if any(padding):  # `pad` copies even where there is nothing to pad
             x = torch.nn.functional.pad(x, [side for end in reversed(padding) for side in (0, end)])
         axes = range(len(self.merged))
         x = x.reshape(-1, *(size for pair in zip(self.cuts, self.block, strict=True) for size in pair))

@@ -67,7 +67,8 @@ def inverse_roots(sketches: Sequence[Sketch], exponent: float, eps: float) -> li
     average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average).add_(largest, alpha=eps)
-    values = values.clamp_(min=torch.finfo(values.dtype).tiny) ** -exponent
+    # a sketch of nothing passes on what momentum is left, and is zero by its factor
+    values = torch.where(largest > 0, values, 1.0) ** -exponent
     inside, outside, seen = values[..., :-1], values[..., -1], (largest.squeeze(-1) > 0).double()
     relative = (inside / outside.unsqueeze(-1)).sub_(1)
     parts = (parted(each, bases) for each in (inside, relative, outside * seen, seen))

@@ -32,7 +32,7 @@ def by_rows(X: Tensor) -> Tensor:
 
 
 def add_product(Y: Tensor, A: Tensor, X: Tensor) -> Tensor:
-    """Y + A @ X as `product` has it; Y is lost."""
+    """Y + A @ X as `product` has it; Y may be overwritten."""
     if not A.dim() == X.dim() == Y.dim() == 3:
         return Y + product(A, X)
     return _from_left(X, A.mT, plus=Y.mT).mT if _transposed(A) else Y.baddbmm_(A, X)

@@ -132,7 +132,8 @@ def update_all(
     norm = joined([frobenius(A) for A in As] if norms is None else norms)
     scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
     if scale is not None:  # from here on, everything is in units of the scale
-        As = [divide(A, part) for A, part in zip(As, parted(scale, As), strict=True)]
+        parts = zip(As, parted(scale, As), strict=True)
+        As = [A if certain(part == 1) else divide(A, part) for A, part in parts]
         lam, norm = lam / scale.square().unsqueeze(-1), norm / scale
 
     Zs, sigma = _STEPS[solver](Us, lam.sqrt().to(dtype), As)

@@ -78,13 +78,13 @@ def waves(stacks: Sequence[tuple[Group, Stack, bool]]) -> list[list[tuple[Group,
 def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
     """A bound on the bytes that a step holds for itself: for its largest stack, and what others hold."""
     names, counts = names_of(groups), Counter[Any]()
-    bound, total, largest = 0, 0, 0
+    bound = waiting = made = 0
     for g, group in enumerate(groups):
         for p in group["params"]:
             plan = plan_of(group, p, names.get(p))
             counts[g, id(plan)] += 1
-            count = min(counts[g, id(plan)], together(plan, p.device, group))
-            bound = max(bound, scratch(plan, count, group))
-            total += held(plan, 1)
-            largest = max(largest, held(plan, count))
-    return bound + min(_CACHE, total - largest)
+            most = together(plan, p.device, group)
+            made += counts[g, id(plan)] % most == 1 or most == 1
+            bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
+            waiting += held(plan, 1)
+    return bound + (min(_CACHE, waiting) if made > 1 else 0)

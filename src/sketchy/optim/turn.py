@@ -48,7 +48,10 @@ class Turn:
             G, norm = _select(good, G), _select(good, norm)
             blocks = layout.split(G)
             energy = _select(good, energy[0]), None if energy[1] is None else _select(good, energy[1])
-        self.gradients, self.blocks = G, blocks  # (K, *shape) and (S, *block), the same memory if uncut
+        self.gradients, self.blocks = (
+            G,
+            blocks,
+        )  # (K, *shape) and (S, *block), the same memory where that can be
         self.norm, self.energy, self.good = norm, energy, good  # (S,) of blocks; (K,), None: all
         self.before = stack.gather()
         self.values = self.before | {"step": self.before["step"] + 1}
@@ -104,8 +107,9 @@ class Turn:
         return layout.join(direction), factor
 
     def _adam(self) -> tuple[Tensor, Tensor]:
-        del self.blocks
-        return adam(self.group, self.stack, self.gradients, self.values["step"], self.good)
+        G = self.gradients
+        del self.blocks, self.gradients
+        return adam(self.group, self.stack, G, self.values["step"], self.good)
 
     def _lender(self) -> graft.Graft:
         """The rule that lends a step its length, with the gradient folded in."""
