@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import correction, like
-from sketchy.core.panels import batches
 
 
 def advance_(
@@ -35,20 +34,17 @@ def advance_(
     share = like(fresh if nesterov else torch.zeros_like(fresh), G)
     lost = (1 - beta1) * (torch.ones_like(fresh) if good is None else good.double())
     weight = like(lost if moving_average else 1 - lost, G)
-    for stack in batches(G):
-        m, g, out = M[stack], G[stack], x[stack]
-        new = m if m[0].dtype == G.dtype else list(out.unbind())
-        if new is not m:
-            torch._foreach_copy_(new, m)
-        if moving_average:
-            torch._foreach_lerp_(new, list(g.unbind()), list(weight[stack].unbind()))
-        else:
-            torch._foreach_mul_(new, list(weight[stack].unbind()))
-            torch._foreach_add_(new, list(g.unbind()))
-        seen = out
-        if new is not m:
-            torch._foreach_copy_(m, new)
-        else:
-            seen = m[0].unsqueeze(0) if len(m) == 1 else torch.stack(m, out=out)
-        torch.addcmul(seen, g, share[stack], out=out)
-    return x, factor
+    new = M if M[0].dtype == G.dtype else list(x.unbind())
+    if new is not M:
+        torch._foreach_copy_(new, M)
+    if moving_average:
+        torch._foreach_lerp_(new, list(G.unbind()), list(weight.unbind()))
+    else:
+        torch._foreach_mul_(new, list(weight.unbind()))
+        torch._foreach_add_(new, list(G.unbind()))
+    seen = x
+    if new is not M:
+        torch._foreach_copy_(M, new)
+    else:
+        seen = M[0].unsqueeze(0) if len(M) == 1 else torch.stack(M, out=x)
+    return torch.addcmul(seen, G, share, out=x), factor

@@ -23,28 +23,21 @@ def panels(x: Tensor) -> Iterator[Panel]:
 
     For each piece, the index of its matrices in the stack, and the index of the piece.
     """
-    for stack in batches(x):
-        if whole(x) or x.nbytes // len(x) <= _wanted(x):
+    whole = slice(None)
+    # compilers first: they may not know how large x is
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() < 2 or x.nbytes <= _BYTES:
+        yield whole, (whole,)
+        return
+    wanted = max(_BYTES, x.nbytes // _MOST)
+    size = x.nbytes // len(x)
+    if size <= wanted:
+        count = wanted // size
+        for first in range(0, len(x), count):
+            stack = slice(first, first + count)
             yield stack, (stack,)
-            continue
-        height = max(1, x.shape[1] * _wanted(x) * len(x) // x.nbytes)
+        return
+    height = max(1, x.shape[1] * wanted // size)
+    for i in range(len(x)):
+        stack = slice(i, i + 1)
         for first in range(0, x.shape[1], height):
             yield stack, (stack, slice(first, first + height))
-
-
-def batches(x: Tensor) -> Iterator[slice]:
-    """Indices that cut a stack x (S, ...) into a few matrices each, or single ones where they are large."""
-    count = max(1, len(x) if whole(x) else _wanted(x) * len(x) // x.nbytes)
-    for first in range(0, len(x), count):
-        yield slice(first, first + count)
-
-
-def _wanted(x: Tensor) -> int:
-    """Bytes of a piece."""
-    return max(_BYTES, x.nbytes // _MOST)
-
-
-def whole(x: Tensor) -> bool:
-    """Whether a stack is better left in one piece."""
-    # compilers first: they may not know how large x is
-    return torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() < 2 or x.nbytes <= _BYTES
