@@ -1,8 +1,6 @@
-"""Large stacks a cache-full at a time, so that a chain of elementwise operations reads memory once.
+"""Large stacks a cache-full at a time, so that a chain of elementwise operations needs little memory.
 
-On the CPU a pass over a weight that left the cache costs as much as a third of a matrix product with a thin
-factor, and a step would make a dozen. Accelerators and compilers get the stack whole: they fuse, or have
-the bandwidth.
+Accelerators and compilers get the stack whole: they fuse, or have the bandwidth.
 """
 
 from collections.abc import Iterator

@@ -48,11 +48,10 @@ class Turn:
             G, norm = _select(good, G), _select(good, norm)
             blocks = layout.split(G)
             energy = _select(good, energy[0]), None if energy[1] is None else _select(good, energy[1])
-        self.gradients, self.blocks = (
-            G,
-            blocks,
-        )  # (K, *shape) and (S, *block), the same memory where that can be
-        self.norm, self.energy, self.good = norm, energy, good  # (S,) of blocks; (K,), None: all
+        self.gradients = G  # (K, *shape)
+        self.blocks = blocks  # (S, *block), in the same memory where that can be
+        self.norm, self.energy = norm, energy  # of blocks
+        self.good = good  # (K,); None: all are
         self.before = stack.gather()
         self.values = self.before | {"step": self.before["step"] + 1}
         self.step = layout.each(self.values["step"])  # (S,)
