@@ -21,7 +21,7 @@ MIXTURES = (
 
 
 def stacks(kinds: tuple[str, ...], dtype: torch.dtype) -> list[list[Tensor]]:
-    """For each step, a stack (2, d, k) for each of the sizes; one has gradients far from all others' size."""
+    """For each step, a stack (2, d, k) for each of the sizes."""
     made = []
     for i, (kind, (d, k)) in enumerate(zip(kinds, SIZES, strict=True)):
         pair = [stream(kind, d, k, STEPS, seed=10 * i + j, dtype=dtype) for j in range(2)]

@@ -63,20 +63,22 @@ def inverse_roots(sketches: Sequence[Sketch], exponent: float, eps: float) -> li
     rho = joined([sketch.escaped_mass for sketch in sketches]).unsqueeze(-1)
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
+    seen = largest > 0
     # needed only where ρ = 0
     average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average).add_(largest, alpha=eps)
     # a sketch of nothing passes on what momentum is left, and is zero by its factor
-    values = torch.where(largest > 0, values, 1.0) ** -exponent
-    inside, outside, seen = values[..., :-1], values[..., -1], (largest.squeeze(-1) > 0).double()
-    relative = (inside / outside.unsqueeze(-1)).sub_(1)
-    parts = (parted(each, bases) for each in (inside, relative, outside * seen, seen))
+    values = torch.where(seen, values, 1.0) ** -exponent
+    inside, outside = values[..., :-1], values[..., -1:]
+    relative = (inside / outside).sub_(1)
+    factors = (factor.squeeze(-1) for factor in (seen.double(), outside * seen))
+    parts = (parted(each, bases) for each in (inside, relative, *factors))
     return [
-        InverseRoot(U, within.unsqueeze(-1), whole)
+        InverseRoot(U, weights.unsqueeze(-1), seen_factor)
         if U.shape[-2] == U.shape[-1]
-        else InverseRoot(U, over.unsqueeze(-1), beyond)
-        for U, within, over, beyond, whole in zip(bases, *parts, strict=True)
+        else InverseRoot(U, relative_weights.unsqueeze(-1), factor)
+        for U, weights, relative_weights, seen_factor, factor in zip(bases, *parts, strict=True)
     ]
 
 

@@ -25,15 +25,13 @@ from sketchy.optim.plan import Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of, route
 from sketchy.optim.stacks import scratch_bound, stacks, waves
-from sketchy.optim.state import Stack
+from sketchy.optim.state import Group, Stack
 from sketchy.optim.turn import Preconditioner, Turn, sketch_together
 
 # A compiled step runs as it is. Compiled piece by piece (decompositions choose their way by values, and break
 # the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are merged once shapes vary.
 # `torch.compiler.disable` would import the compiler here, and double the time of this import.
 _uncompiled = _disable_dynamo
-
-Group = dict[str, Any]
 
 
 class Engine(Optimizer):
@@ -110,7 +108,7 @@ class Engine(Optimizer):
                 loss = closure()
         self._check_gradients()
         for wave in self._waves():
-            with torch.autocast(wave[0][1].params[0].device.type, enabled=False):
+            with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 self._step_together(wave)
         return loss
 
@@ -172,15 +170,15 @@ class Engine(Optimizer):
                     )
 
     @_uncompiled
-    def _waves(self) -> list[list[tuple[Group, Stack, bool]]]:
+    def _waves(self) -> list[list[Stack]]:
         return waves(stacks(self.param_groups, self.state, self._plan))
 
     # ---- stacks
 
     @_uncompiled
-    def _step_together(self, wave: Sequence[tuple[Group, Stack, bool]]) -> None:
+    def _step_together(self, wave: Sequence[Stack]) -> None:
         """First all that needs gradients, then all that needs momentum, a stack after the other."""
-        turns = [Turn(*each) for each in wave]
+        turns = [Turn(stack) for stack in wave]
         sketched = [turn for turn in turns if turn.sketched]
         sketch_together(sketched)
         preconditioners = iter(self._learn(sketched))

@@ -39,7 +39,7 @@ def _learn(turn: Turn) -> Preconditioner:
         for side in (turn.old_sketches, turn.sketches)
     )
     moments = turn.values["second_moment"]
-    if turn.due:
+    if turn.stack.due:
         moments = corrected.transport(moments, (old[0], old[1]), (new[0], new[1]))
     U, V = new
     kept, added = weights(beta2)

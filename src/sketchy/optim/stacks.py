@@ -9,19 +9,16 @@ from torch import Tensor
 from sketchy.optim import state as states
 from sketchy.optim.plan import Plan, held, scratch, together
 from sketchy.optim.routing import name_in, names_of
-from sketchy.optim.state import Stack
+from sketchy.optim.state import Group, Stack
 
-Group = dict[str, Any]
 # Bytes: of a second-level cache and some of the third.
 _CACHE = 1 << 22
 
 PlanOf = Callable[[Group, Tensor, str | None], Plan]  # of a parameter of a group, with its name if it has one
 
 
-def stacks(
-    groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of: PlanOf
-) -> list[tuple[Group, Stack, bool]]:
-    """All stacks of a step, each with whether its sketches are due. Parameters without a state get one."""
+def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of: PlanOf) -> list[Stack]:
+    """All stacks of a step. Parameters without a state get one."""
     names = names_of(groups)
     found: dict[Any, list[Tensor]] = defaultdict(list)
     turns: dict[Any, int] = {}  # sketched shapes take turns, so that no step has all the refreshes
@@ -50,27 +47,27 @@ def stacks(
         plan = plan_of(group, params[0], names.get(params[0]))
         most = together(plan, params[0].device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
-            result.append((group, Stack(some, [state[p] for p in some], plan), due))
+            result.append(Stack(some, [state[p] for p in some], plan, group, due))
     return result
 
 
-def waves(stacks: Sequence[tuple[Group, Stack, bool]]) -> list[list[tuple[Group, Stack, bool]]]:
+def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
     """Which stacks have their sketches updated in one batch: many small ones, or a single large one.
 
     On the CPU, as many as stay in cache from reading the gradients to the products with them. Elsewhere, as
     many as hold no more memory than the one that holds most.
     """
-    result: list[list[tuple[Group, Stack, bool]]] = []
-    costs = [held(stack.plan, len(stack.params)) for _, stack, _ in stacks]
+    result: list[list[Stack]] = []
+    costs = [held(stack.plan, len(stack.params)) for stack in stacks]
     total, last = 0, None
-    for each, cost in zip(stacks, costs, strict=True):
-        device = each[1].params[0].device
+    for stack, cost in zip(stacks, costs, strict=True):
+        device = stack.params[0].device
         limit = _CACHE if device.type == "cpu" else max(costs)
         if device == last and total + cost <= limit:
-            result[-1].append(each)
+            result[-1].append(stack)
             total += cost
         else:
-            result.append([each])
+            result.append([stack])
             total, last = cost, device
     return result
 

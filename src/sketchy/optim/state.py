@@ -15,6 +15,7 @@ from sketchy.core.sketch import Sketch, empty, exchange_error
 from sketchy.optim.plan import Axis, Plan
 
 State = dict[str, Any]
+Group = dict[str, Any]  # one of param_groups
 _FIELDS = tuple(field.name for field in fields(Sketch))
 
 
@@ -39,10 +40,12 @@ def fits(state: State, plan: Plan) -> bool:
 
 
 class Stack:
-    """Parameters with one plan and one set of options, going through a step together."""
+    """Parameters of one group with one plan, going through a step together; ``due``: sketches see it."""
 
-    def __init__(self, params: Sequence[Tensor], states: Sequence[State], plan: Plan) -> None:
-        self.params, self.states, self.plan = params, states, plan
+    def __init__(
+        self, params: Sequence[Tensor], states: Sequence[State], plan: Plan, group: Group, due: bool
+    ) -> None:
+        self.params, self.states, self.plan, self.group, self.due = params, states, plan, group, due
 
     def gather(self) -> dict[str, Tensor]:
         """The stacked state: (K, ...), or (K * blocks, ...) where a tensor has one entry a block.
@@ -74,11 +77,11 @@ class Stack:
             sources += value.reshape(len(own), *own[0].shape).unbind()
         torch._foreach_copy_(targets, sources)
 
-    def gradients(self, maximize: bool) -> Tensor:
+    def gradients(self) -> Tensor:
         """(K, *shape), in the dtype of the arithmetic."""
         grads = [p.grad for p in self.params if p.grad is not None]
         G = stacked(grads).to(self.plan.work)
-        return -G if maximize else G
+        return -G if self.group["maximize"] else G
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

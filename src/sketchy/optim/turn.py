@@ -17,12 +17,11 @@ from sketchy.core.moments import like
 from sketchy.core.sketch import Sketch, update_all
 from sketchy.optim import state as states
 from sketchy.optim.elementwise import adam, look_ahead
-from sketchy.optim.state import Stack
+from sketchy.optim.state import Group, Stack
 
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
 _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
 
-Group = dict[str, Any]
 Energy = tuple[Tensor, Tensor | None]  # of the rows of a stack of blocks, and of their columns if needed
 # x (S, *block), what momentum says the gradients are → a direction, in x's memory where that can be, and the
 # factor (S,) that it lacks
@@ -36,11 +35,11 @@ class Turn:
     gradient counts as zero here, and what it would change is put back at the end.
     """
 
-    def __init__(self, group: Group, stack: Stack, due: bool) -> None:
-        self.group, self.stack, self.plan, self.due = group, stack, stack.plan, due
-        layout, G = self.plan.layout, stack.gradients(group["maximize"])
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.group, self.plan = stack, stack.group, stack.plan
+        layout, G = self.plan.layout, stack.gradients()
         blocks = layout.split(G)
-        energy = _energy(blocks, group["graft"] if self.sketched else None)
+        energy = _energy(blocks, self.group["graft"] if self.sketched else None)
         norm = energy[0].sum(-1).sqrt()
         good = _good(norm, len(G), _TOO_LARGE[G.dtype])
         if good is not None:
@@ -95,7 +94,7 @@ class Turn:
         layout, lender = self.plan.layout, self._lender()
         length = lender.length(self.blocks) if lender.normalized else None
         del self.blocks
-        x, ahead = look_ahead(self.group, self.stack, self.gradients, self.values["step"], self.good)
+        x, ahead = look_ahead(self.stack, self.gradients, self.values["step"], self.good)
         del self.gradients
         x, ahead = layout.split(x), layout.each(ahead)
         direction, factor = _move(self.group, x, ahead, lender, length, preconditioner)
@@ -108,7 +107,7 @@ class Turn:
     def _adam(self) -> tuple[Tensor, Tensor]:
         G = self.gradients
         del self.blocks, self.gradients
-        return adam(self.group, self.stack, G, self.values["step"], self.good)
+        return adam(self.stack, G, self.values["step"], self.good)
 
     def _lender(self) -> graft.Graft:
         """The rule that lends a step its length, with the gradient folded in."""
@@ -124,7 +123,7 @@ def sketch_together(turns: Sequence[Turn]) -> None:
     for turn in turns:
         beta2 = turn.group["betas"][1]
         for i, (axis, sketch) in enumerate(zip(turn.plan.axes, turn.sketches, strict=True)):
-            if axis is None or sketch is None or not turn.due:
+            if axis is None or sketch is None or not turn.stack.due:
                 continue
             if axis.dense:
                 A = unfold(turn.blocks, i)
