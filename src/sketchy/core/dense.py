@@ -8,32 +8,38 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import divide, extreme_scale, frobenius
-from sketchy.core.products import product_eps
-from sketchy.core.sketch import Sketch
+from sketchy.core.sketch import NOISE, Sketch
 
 # What rounding adds to the error of one update, relative to ‖C‖ and in units of eps, beside the root of the
 # sums' length: the two came out below 20 together in trials.
 _ROUNDING = 16.0
+# Columns that are held in float64 at a time.
+_COLUMNS = 512
 
 
 def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None = None) -> Sketch:
-    """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition.
+    """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition, in float64.
 
-    ``norm``: ‖A‖ (...), float64, where it is known.
+    In float32, squares would leave rounding of some eps where a stream has no mass, which an inverse root
+    takes for a small direction and blows up. ``norm``: ‖A‖ (...), float64, where it is known.
     """
-    U, lam = sketch.basis, beta2 * sketch.eigenvalues
+    U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
     scale = extreme_scale(torch.maximum(frobenius(A) if norm is None else norm, lam[..., 0].sqrt()))
     if scale is not None:  # squares of extreme numbers leave the range
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
-    C = (U * lam.to(U).unsqueeze(-2)) @ U.mT
-    theta, Z = torch.linalg.eigh(C.add_(A @ A.mT).neg_())  # negative, so that the largest comes first
-    theta = theta.neg().clamp(min=0).double()
+    C = (U * lam.unsqueeze(-2)) @ U.mT
+    for some in A.split(_COLUMNS, dim=-1):
+        some = some.double()
+        C.add_(some @ some.mT)
+    theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
+    theta = theta.neg_().clamp_(min=0)
+    eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
+    theta = theta * (theta > (NOISE * eps) ** 2 * theta[..., :1])  # what rounding the basis leaves of zero
     if scale is not None:
         theta = theta * scale.square().unsqueeze(-1)
-    eps = torch.finfo(U.dtype).eps
-    rounding = _ROUNDING * product_eps(A) + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5 * eps
+    rounding = _ROUNDING * eps + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5 * eps64
     return Sketch(
-        basis=Z,
+        basis=Z.to(sketch.basis.dtype),
         eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
         error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0],

@@ -32,7 +32,7 @@ from sketchy.core.ragged import constants, joined, parted
 
 # What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
 # below it a direction counts as empty.
-_NOISE = 10.0
+NOISE = 10.0
 # What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps. LAPACK's own SVD
 # is off by some twenty eps; for float32 it runs in float64. The subspace solver's long sums add the
 # root of their length, in float32 even where products round their factors to fewer digits.
@@ -138,7 +138,7 @@ def update_all(
 
     Zs, sigma = _STEPS[solver](Us, lam.sqrt().to(dtype), As)
     sigma = sigma.double()
-    live = sigma > _NOISE * eps * sigma[..., :1]
+    live = sigma > NOISE * eps * sigma[..., :1]
     if not certain(live):
         Zs = [Z if certain(l) else fill(Z, l) for Z, l in zip(Zs, parted(live, Zs), strict=True)]
         sigma = sigma * live
@@ -231,7 +231,7 @@ def _subspace_loss(
     """A bound on ‖D‖ of each `_Residual`: from its trace or, with probes, the smaller of that and theirs."""
     eps = torch.finfo(As[0].dtype).eps
     # the latter of the sums of k squares
-    rounding = [_NOISE * product_eps(A) + A.shape[-1] ** 0.5 * eps for A in As]
+    rounding = [NOISE * product_eps(A) + A.shape[-1] ** 0.5 * eps for A in As]
     trace = (mass - kept.sum(-1)).clamp_(min=0).addcmul_(mass, constants(rounding, As))
     # D is the cut on l directions, which counts once in the norm, and a positive rest
     traced = torch.maximum(escaped, torch.sub(trace, escaped, alpha=kept.shape[-1] - 1))
