@@ -12,6 +12,7 @@ from benchmarks.problems import PROBLEMS
 
 Row = dict[str, Any]
 PASS = "forward and backward"
+FLOOR = " floor"  # behind an optimizer's name
 COLUMNS = (
     "optimizer", "CPU ms a step", "wall ms", "dearest step", "times floor", "times AdamW",
     "of a training step", "state, MB", "operations", "Python ms", "settings",
@@ -48,7 +49,7 @@ class Results:
         return Ratio(*quartiles(ratios)) if ratios else None
 
     def floor(self, optimizer: str, rank: int | None) -> Ratio | None:
-        return self.ratio(self.cpu(optimizer, rank), self.cpu(f"{optimizer} floor", rank))
+        return self.ratio(self.cpu(optimizer, rank), self.cpu(optimizer + FLOOR, rank))
 
     def slowdown(self, optimizer: str, rank: int | None, against: str = "adamw") -> Ratio | None:
         """Of a whole training step, against the same with another optimizer."""
@@ -94,7 +95,7 @@ def cells(results: Results, row: Row) -> list[str]:
     wall = statistics.median(s["wall"] for s in row["samples"])
     worst = statistics.median(s["worst"] for s in row["samples"])
     floor = results.floor(name, rank)
-    stepping = name != PASS and not name.endswith(" floor")
+    stepping = name != PASS and not name.endswith(FLOOR)
     adamw = results.ratio(results.cpu(name, rank), results.cpu("adamw")) if stepping else None
     share = results.share(name, rank) if stepping else None
     profile = row["profile"]

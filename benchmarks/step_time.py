@@ -32,7 +32,7 @@ from benchmarks.optimizers import OPTIMIZERS, build
 from benchmarks.pieces import resumable
 from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
 from benchmarks.provenance import commit
-from benchmarks.step_report import PASS, checks, markdown, shown
+from benchmarks.step_report import FLOOR, PASS, checks, markdown, shown
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments.resume import write
 from sketchy.experiments.training import state_bytes
@@ -54,9 +54,9 @@ class Options:
     """Who steps."""
     ranks: tuple[int, ...] = (32, 64, 128, 256)
     """Of ours."""
-    rounds: int = 7
+    rounds: int = 25
     """Interleaved rounds."""
-    seconds: float = 6.0
+    seconds: float = 10.0
     """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
     limit: float = 60.0
     """Seconds of CPU time after which the first steps of a contender, or one round of it, are given up."""
@@ -100,6 +100,11 @@ class Contender:
     samples: list[Sample] = field(default_factory=list)
     slow: bool = False
     error: str | None = None
+
+    @property
+    def place(self) -> tuple[str, int | None]:
+        """In a round: a floor shares its optimizer's."""
+        return self.optimizer.removesuffix(FLOOR), self.rank
 
     @property
     def steps(self) -> int:
@@ -195,9 +200,15 @@ def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
             table = floor.stacks(ours.optimizer, optimizer.report())
             run = floor.runner(table)
             run()
-            name = f"{ours.optimizer} floor"
+            name = ours.optimizer + FLOOR
             made.append(Contender(run, name, rank=ours.rank, flops=floor.flops(table)))
     return made
+
+
+def in_order(everyone: Sequence[Contender]) -> list[Contender]:
+    """Who runs, each of ours with its floor right behind: the two are compared, and machines drift."""
+    places = list(dict.fromkeys(c.place for c in everyone))
+    return sorted((c for c in everyone if c.error is None), key=lambda c: places.index(c.place))
 
 
 def turns(contender: Contender, options: Options) -> set[int]:
@@ -223,18 +234,18 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
     if problem.training_pass is not None:
         everyone.append(Contender(problem.training_pass(), PASS))
         everyone[-1].timed()
-    running = [c for c in everyone if c.error is None]
+    running = in_order(everyone)
     progress.update(bar, description=f"{title}: rounds", completed=0, total=options.rounds * len(running))
-    plan: dict[int, set[int]] = {}
+    plan: dict[tuple[str, int | None], set[int]] = {}
     for round in range(options.rounds):
         for c in running:
-            if c.error is None and (round == 0 or round in plan[id(c)]):
+            if c.error is None and (round == 0 or round in plan[c.place]):
                 try:
                     c.sample(round)
                 except Exception as error:  # whatever a peer raises
                     c.error = message(error)
                 if round == 0 and c.error is None:
-                    plan[id(c)] = turns(c, options)
+                    plan.setdefault(c.place, turns(c, options))
             progress.advance(bar)
     progress.remove_task(bar)
     return everyone

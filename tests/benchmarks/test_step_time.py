@@ -118,6 +118,14 @@ def test_a_slow_step_is_timed_once_a_round_and_a_short_one_after_a_warming_step(
     assert len(contender.samples) == 2
 
 
+def test_a_floor_runs_right_behind_its_optimizer() -> None:
+    names = ("sketchy_shampoo", "adamw", "failed", "sketchy_shampoo floor")
+    everyone = [step_time.Contender(lambda: None, name) for name in names]
+    everyone[2].error = "ValueError"
+    order = [c.optimizer for c in step_time.in_order(everyone)]
+    assert order == ["sketchy_shampoo", "sketchy_shampoo floor", "adamw"]
+
+
 def test_operations_are_counted_from_the_outside() -> None:
     x = torch.ones(4, 4)
     assert profile(lambda: nn.functional.linear(x, x) + 1).operations == 2
