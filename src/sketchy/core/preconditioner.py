@@ -3,8 +3,7 @@
 Where `operator.Compensated` has the paper's pseudo-inverse, training damps: eigenvalues are raised by
 eps times the largest. The weight outside the basis is that of ρ. A direction whose eigenvalue is zero, in
 the basis or, while nothing has escaped (ρ = 0), outside it, has never been seen. It is taken for an average
-one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would. (A whole factor
-in float32 has rounding of some eps for zeros of a low-rank stream: there eps decides.)
+one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would.
 """
 
 from collections.abc import Sequence
