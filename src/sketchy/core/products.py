@@ -28,19 +28,19 @@ def product(A: Tensor, X: Tensor) -> Tensor:
 
 def by_rows(X: Tensor) -> Tensor:
     """X as `product` is fastest with it: narrow right factors that lie by rows take up to a fifth off it."""
-    return X.contiguous() if X.shape[-1] <= _FEW else X
+    return _contiguous(X) if X.shape[-1] <= _FEW else X
 
 
 def add_product(Y: Tensor, A: Tensor, X: Tensor) -> Tensor:
     """Y + A @ X as `product` has it; Y may be overwritten."""
     if not A.dim() == X.dim() == Y.dim() == 3:
         return Y + product(A, X)
-    return _from_left(X, A.mT, plus=Y.mT).mT if _transposed(A) else Y.baddbmm_(A, X)
+    return _from_left(X, A.mT, plus=_contiguous(Y.mT)).mT if _transposed(A) else Y.baddbmm_(A, X)
 
 
 def add_outer_(A: Tensor, X: Tensor, Y: Tensor) -> Tensor:
     """A += X @ Yᵀ for a large A (S, m, n) and thin X (S, m, l) and Y (S, n, l)."""
-    return A.baddbmm_(X, (Y.contiguous() if _collides(A, X.shape[-1]) else Y).mT)
+    return A.baddbmm_(X, (_contiguous(Y) if _collides(A, X.shape[-1]) else Y).mT)
 
 
 def over_transposed(Y: Tensor, L: Tensor) -> Tensor:
@@ -66,14 +66,19 @@ def product_eps(x: Tensor) -> float:
 
 
 def _from_left(X: Tensor, A: Tensor, plus: Tensor | None = None) -> Tensor:
-    """Xᵀ @ A (+ ``plus``) for a thin X (..., m, l) and a large A (..., m, n) that lies by rows."""
+    """Xᵀ @ A for a thin X (..., m, l) and a large A (..., m, n) by rows; onto ``plus``, if given."""
     if A.dim() == X.dim() == 3 and A.shape[-2] > _ROWS and _collides(A, X.shape[-1]):
         first, *others = zip(X.split(_ROWS, -2), A.split(_ROWS, -2), strict=True)
         total = _from_left(*first, plus)
         for x, a in others:
             total.baddbmm_(x.mT, a)
         return total
-    return multiply(X.mT, A) if plus is None else torch.baddbmm(plus, X.mT, A)
+    return multiply(X.mT, A) if plus is None else plus.baddbmm_(X.mT, A)
+
+
+def _contiguous(X: Tensor) -> Tensor:
+    """X by rows; torch transposes a single matrix in half the time of a stack of one."""
+    return X[0].contiguous().unsqueeze(0) if X.dim() == 3 and X.shape[0] == 1 else X.contiguous()
 
 
 def _collides(A: Tensor, columns: int) -> bool:

@@ -13,7 +13,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 def parted(stack: Tensor, stacks: Sequence[Tensor]) -> Sequence[Tensor]:
     """Undo `joined`: as many of a stack for each of ``stacks`` as it has matrices."""
-    return (stack,) if len(stacks) == 1 else stack.split([len(each) for each in stacks])
+    return (stack,) if len(stacks) == 1 else torch.split_with_sizes(stack, [x.shape[0] for x in stacks])
 
 
 def constants(values: Sequence[float], stacks: Sequence[Tensor]) -> Tensor:
