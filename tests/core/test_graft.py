@@ -24,7 +24,11 @@ def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
     }
     for g in G:
         rows, columns = energies(as_matrix(g))
-        state = graft.observe(rule, state, g, (rows, columns if rule == "factored" else None), beta2)
+        if "graft_root" in state:
+            assert rule is not None
+            graft.observe_entries_(rule, state["graft_root"], g, rows.sum(-1).sqrt(), beta2)
+        else:
+            state = graft.observe(state, (rows, columns if rule == "factored" else None), beta2)
     steps = torch.full((G.shape[1],), float(len(G)))
     lender = graft.Graft(rule, state, steps, beta2=beta2, eps=EPS)
     step = lender.step(x)

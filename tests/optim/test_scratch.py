@@ -57,7 +57,11 @@ def test_the_meter_sees_what_is_held_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("bad", [False, True], ids=["good", "bad"])
-@pytest.mark.parametrize("options", [{}, {"path": "adam"}, {"momentum_dtype": BF16}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"path": "adam"}, {"momentum_dtype": BF16}, {"graft": "rmsprop"}, {"graft": "adagrad_normalized"}],
+    ids=str,
+)
 @pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
 def test_a_step_holds_two_stacks_and_some_bases_also_when_a_gradient_is_bad(
     cls: Any, options: dict[str, Any], bad: bool

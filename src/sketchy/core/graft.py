@@ -1,8 +1,8 @@
 """Graft rules: another optimizer's step lends its length to a preconditioned direction (Sec. 5, App. C).
 
-Each rule has accumulators, named tensors over the stack (S, ...); ``observe`` folds a gradient into them
-and `Graft` gives the rule's own step and its length. ``factored`` is Adam's step with the second moment kept
-by rows and columns, m + n numbers: the length without the memory.
+Each rule has accumulators, named tensors over the stack (S, ...); `observe` and `observe_entries_` fold a
+gradient into them and `Graft` gives the rule's own step and its length. ``factored`` is Adam's step with the
+second moment kept by rows and columns, m + n numbers: the length without the memory.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from sketchy.core.moments import (
     divide_by_root,
     factored_inverse_roots,
     inverse_root,
+    length_over_root,
     like,
     observe_root_,
     weights,
@@ -44,23 +45,27 @@ def accumulators(rule: str | None, block: tuple[int, ...]) -> dict[str, tuple[tu
     return {"graft_root": (block, False)}
 
 
-def observe(
-    rule: str | None, state: Accumulators, G: Tensor, energy: tuple[Tensor, Tensor | None], beta2: float
-) -> Accumulators:
-    """Fold the gradient G (S, *block) into a rule's accumulators.
+def normalized(rule: str | None) -> bool:
+    """Whether a rule sees gradients at length one."""
+    return rule is not None and rule.endswith("_normalized")
 
-    ``energy``: of the rows of G as a matrix and, for the factored rule, of its columns.
+
+def observe(state: Accumulators, energy: tuple[Tensor, Tensor | None], beta2: float) -> Accumulators:
+    """Fold a gradient into moments of rows and columns, from its ``energy`` by rows and, if kept, columns."""
+    old, new = weights(beta2)
+    moments = zip(("row_moment", "column_moment"), energy, strict=True)
+    return {name: old * state[name] + new * e for name, e in moments if name in state and e is not None}
+
+
+def observe_entries_(
+    rule: str, root: Tensor, G: Tensor, norm: Tensor, beta2: float, good: Tensor | None = None
+) -> None:
+    """Fold G (S, *block) of a known ``norm`` (S,) into a rule's root second moment, in place.
+
+    Where ``good`` (S,) is false, G must be zero, and the root stays as it is to the bit.
     """
-    if rule in ("factored", "rows"):
-        old, new = weights(beta2)
-        moments = zip(("row_moment", "column_moment"), energy, strict=True)
-        return {name: old * state[name] + new * e for name, e in moments if e is not None}
-    if not state:
-        return state
-    assert rule is not None
-    if rule.endswith("_normalized"):
-        G = _normalized(G)
-    return {"graft_root": observe_root_(state["graft_root"].clone(), G, _decay(rule, beta2))}
+    scale = _inverse(norm) if normalized(rule) else None
+    observe_root_(root, G, _decay(rule, beta2), good, scale)
 
 
 @dataclass(frozen=True)
@@ -81,34 +86,36 @@ class Graft:
         if self.rule == "factored":
             a, b = self._factors()
             return (as_matrix(x) * as_weights(a, x) * as_weights(b, x)).reshape(x.shape)
-        if self.normalized:
-            x = _normalized(x)
-        return divide_by_root(x, self.state["graft_root"], correction(self._decay, self.steps), self.eps)
+        if normalized(self.rule):
+            x = x * like(_inverse(frobenius(as_matrix(x))), x)
+        return divide_by_root(x, self.state["graft_root"], self._filled, self.eps)
 
-    def length(self, x: Tensor) -> Tensor:
-        """(S,), float64."""
+    def length(self, x: Tensor, norm: Tensor | None = None) -> Tensor:
+        """Of its step for x, (S,), float64. ``norm``: that of x, where it is known."""
+        X = as_matrix(x)
+        if self.rule in (None, "sgd"):
+            return frobenius(X)
         if self.rule == "rows":
-            return (row_energy(as_matrix(x)).sqrt() * self._row_factor(x).squeeze(-1)).square().sum(-1).sqrt()
+            return (row_energy(X).sqrt() * self._row_factor(x).squeeze(-1)).square().sum(-1).sqrt()
         if self.rule == "factored":
             a, b = self._factors()
-            X, weight = as_matrix(x), as_weights(b, x)
+            weight = as_weights(b, x)
             rows = torch.empty_like(a.squeeze(-1))
             for stack, piece in panels(X):
                 rows[piece] = row_energy(X[piece] * weight[stack])
             return (rows.sqrt() * a.squeeze(-1)).square().sum(-1).sqrt()
-        return frobenius(as_matrix(self.step(x)))
+        length = length_over_root(X, as_matrix(self.state["graft_root"]), self._filled, self.eps)
+        if normalized(self.rule):
+            return length * _inverse(frobenius(X) if norm is None else norm)
+        return length
 
     @property
     def lends(self) -> bool:
         return self.rule not in (None, OWN)
 
     @property
-    def normalized(self) -> bool:
-        return self.rule is not None and self.rule.endswith("_normalized")
-
-    @property
-    def _decay(self) -> float:
-        return _decay(self.rule or "", self.beta2)
+    def _filled(self) -> Tensor:
+        return correction(_decay(self.rule or "", self.beta2), self.steps)
 
     def _row_factor(self, x: Tensor) -> Tensor:
         """a (S, m, 1): the inverse roots of the rows' mean second moments."""
@@ -132,6 +139,6 @@ def _decay(rule: str, beta2: float) -> float:
     return 1.0 if rule.startswith("adagrad") else beta2
 
 
-def _normalized(x: Tensor) -> Tensor:
-    length = frobenius(as_matrix(x))
-    return x / like(torch.where(length > 0, length, 1.0), x)
+def _inverse(length: Tensor) -> Tensor:
+    """1 / length; 1 for zero, which stays zero whatever it is multiplied by."""
+    return 1 / torch.where(length > 0, length, 1.0)

@@ -7,10 +7,12 @@ at 1e20 nor vanishes at 1e-30, where float32 squares do. The factored form keeps
 Divisions are damped relative to the largest divisor, so that scaling every gradient changes no step.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import as_weights
+from sketchy.core.linalg import as_weights, row_energy
 from sketchy.core.panels import panels
 
 
@@ -29,17 +31,21 @@ def like(values: Tensor, x: Tensor) -> Tensor:
     return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
 
 
-def observe_root_(root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None) -> Tensor:
-    """Fold g² into the square of ``root`` (K, ...), in place, without squaring.
+def observe_root_(
+    root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None, scale: Tensor | None = None
+) -> Tensor:
+    """Fold (scale g)² into the square of ``root`` (K, ...), in place, without squaring; ``scale`` (K,) or 1.
 
     Where ``good`` (K,) is false, g must be zero, and the root stays as it is to the bit.
     """
     old, new = (weight**0.5 for weight in weights(beta2))
-    kept = like(torch.full((len(root),), old, dtype=torch.float64, device=root.device), root)
+    ones = torch.ones(len(root), dtype=torch.float64, device=root.device)
+    kept = like(old * ones, root)
     if good is not None:
         kept = torch.where(like(good, root) > 0, kept, 1.0)
+    added = like(new * (ones if scale is None else scale), root)
     for stack, piece in panels(root):
-        torch.hypot(root[piece].mul_(kept[stack]), g[piece] * new, out=root[piece])
+        torch.hypot(root[piece].mul_(kept[stack]), g[piece] * added[stack], out=root[piece])
     return root
 
 
@@ -47,14 +53,27 @@ def divide_by_root(
     x: Tensor, root: Tensor, filled: Tensor, eps: float, *, out: Tensor | None = None
 ) -> Tensor:
     """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen. ``out`` may be x."""
-    largest = root.reshape(len(root), -1).amax(-1)
-    damping, factor = like(eps * largest, x), like(filled.sqrt(), x)
     step = torch.empty_like(x) if out is None else out
-    for stack, piece in panels(x):
-        # a zero divisor has a zero numerator, or one that is as good as zero
-        damped = (root[piece] + damping[stack]).clamp_(min=torch.finfo(x.dtype).tiny)
-        torch.div(x[piece], damped, out=step[piece]).mul_(factor[stack])
+    for piece, divisor, factor in _divisors(root, filled, eps):
+        torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
     return step
+
+
+def length_over_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
+    """The length (S,), float64, of what `divide_by_root` gives for x (S, m, n), never there as a whole."""
+    rows = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
+    for piece, divisor, factor in _divisors(root, filled, eps):
+        rows[piece] = row_energy((x[piece] / divisor).mul_(factor))
+    return rows.sum(-1).sqrt()
+
+
+def _divisors(root: Tensor, filled: Tensor, eps: float) -> Iterator[tuple[tuple[slice, ...], Tensor, Tensor]]:
+    """What `divide_by_root` divides by and then multiplies by, panel by panel."""
+    largest = root.reshape(len(root), -1).amax(-1)
+    damping, factor = like(eps * largest, root), like(filled.sqrt(), root)
+    for stack, piece in panels(root):
+        # a zero divisor has a zero numerator, or one that is as good as zero
+        yield piece, (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny), factor[stack]
 
 
 def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -40,7 +40,7 @@ class Tensor:
     dtype: torch.dtype
     per_block: bool = False  # the first dimension counts blocks
     on_host: bool = False  # read by Python each step, so it may not lie on an accelerator
-    whole: bool = False  # as large as the weight: changed where it lies, never stacked
+    whole: bool = False  # as large as the weight: changed where it lies, and not gathered with the rest
 
     @property
     def bytes(self) -> int:
@@ -115,7 +115,7 @@ def _plan(
         ranks = (axis.rank if axis else 0 for axis in axes)
         state["second_moment"] = per_block(tuple(rank + 1 for rank in ranks))
     for name, (size, is_double) in graft.accumulators(rule, blocks.block).items():
-        state[name] = per_block(size, torch.float64 if is_double else work)
+        state[name] = replace(per_block(size, torch.float64 if is_double else work), whole=not is_double)
     return Plan(path, blocks, axes, exponent or 1 / (2 * len(live)), work, state)
 
 
@@ -141,15 +141,12 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     """
     if not plan.state:
         return 0
-    rule, sketched = options["graft"], plan.path == "sketch"
     axes = [axis for axis in plan.axes if axis is not None]
-    stacks = 2 + sketched * (
-        2 * (plan.layout.count > 1)
+    stacks = 2 + (plan.path == "sketch") * (
+        (plan.layout.count > 1)
         + 2 * any(axis.dense for axis in axes)
         + 2 * (len(plan.axes) > 2)
         + 2 * (options["start_step"] > 1)
-        + 3 * ("graft_root" in plan.state)
-        + (rule is not None and rule.endswith("_normalized"))
         + 12 * (options.get("solver") == "exact")
     )
     blocks = count * plan.layout.count

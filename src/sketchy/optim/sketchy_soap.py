@@ -23,7 +23,7 @@ class SketchySOAP(Engine):
     """
 
     kind: ClassVar[str] = "corrected"
-    changed: ClassVar[dict[str, Any]] = {"graft": "own", "graft_scale": 2.3}
+    changed: ClassVar[dict[str, Any]] = {"graft": "own"}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:

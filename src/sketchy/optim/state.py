@@ -53,10 +53,14 @@ class Stack:
         What is as large as the weight is not in it, nor what lies on the host.
         """
         return {
-            name: stacked(self.own(name)).flatten(0, 1 if tensor.per_block else 0)
+            name: self.stacked(name)
             for name, tensor in self.plan.state.items()
             if not tensor.whole and not tensor.on_host
         }
+
+    def stacked(self, name: str) -> Tensor:
+        """One tensor of the state; of a single parameter in its own memory."""
+        return stacked(self.own(name)).flatten(0, 1 if self.plan.state[name].per_block else 0)
 
     def own(self, name: str) -> list[Tensor]:
         """One tensor of each parameter's state, where it lies."""

@@ -91,13 +91,15 @@ class Turn:
         self.values.update(states.values_of(sketch, axis, self.plan))
 
     def _precondition(self, preconditioner: Preconditioner) -> tuple[Tensor, Tensor]:
-        layout, lender = self.plan.layout, self._lender()
-        length = lender.length(self.blocks) if lender.normalized else None
+        layout = self.plan.layout
+        self._observe_graft()
+        normalized = graft.normalized(self.group["graft"])
+        length = self._lender().length(self.blocks, self.norm) if normalized else None
         del self.blocks
         x, ahead = look_ahead(self.stack, self.gradients, self.values["step"], self.good)
         del self.gradients
         x, ahead = layout.split(x), layout.each(ahead)
-        direction, factor = _move(self.group, x, ahead, lender, length, preconditioner)
+        direction, factor = _move(self.group, x, ahead, self._lender(), length, preconditioner)
         if layout.count > 1:
             direction = direction.mul_(like(factor, direction))
             factor = _ones(self.values["step"])
@@ -109,12 +111,27 @@ class Turn:
         del self.blocks, self.gradients
         return adam(self.stack, G, self.values["step"], self.good)
 
-    def _lender(self) -> graft.Graft:
-        """The rule that lends a step its length, with the gradient folded in."""
+    def _observe_graft(self) -> None:
+        """Fold the gradient into what the graft's rule keeps."""
         rule, beta2 = self.group["graft"], self.group["betas"][1]
-        own = {name: self.values[name] for name in graft.accumulators(rule, self.plan.layout.block)}
-        self.values.update(graft.observe(rule, own, self.blocks, self.energy, beta2))
-        return graft.Graft(rule, self.values, self.step, beta2=beta2, eps=self.group["eps"])
+        self.values.update(graft.observe(self.values, self.energy, beta2))
+        if self._rooted:
+            root = self.stack.stacked("graft_root")
+            good = None if self.good is None else self.plan.layout.each(self.good)
+            graft.observe_entries_(rule, root, self.blocks, self.norm, beta2, good)
+            if len(self.stack.params) > 1:
+                self.stack.scatter({"graft_root": root})
+
+    def _lender(self) -> graft.Graft:
+        """Who lends a step its length. Entries are stacked anew: held meanwhile, they'd be a third stack."""
+        state = self.values | ({"graft_root": self.stack.stacked("graft_root")} if self._rooted else {})
+        return graft.Graft(
+            self.group["graft"], state, self.step, beta2=self.group["betas"][1], eps=self.group["eps"]
+        )
+
+    @property
+    def _rooted(self) -> bool:
+        return "graft_root" in self.plan.state
 
 
 def sketch_together(turns: Sequence[Turn]) -> None:
@@ -159,7 +176,7 @@ def _move(
     lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
     if lender.lends:
         wanted = ahead * lender.length(x) if length is None else length
-        if lent is not None and lender.normalized:
+        if lent is not None and graft.normalized(lender.rule):
             lent = lent * like(graft.ratio(wanted, lent), lent)
     direction, factor = preconditioner(x)
     factor = ahead * factor
