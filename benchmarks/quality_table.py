@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.markdown import table
 from benchmarks.quality_runs import Budget
 from benchmarks.tuning import Row
 
@@ -63,5 +64,4 @@ def around(values: Sequence[float], digits: int) -> str:
 def markdown(rows: Sequence[Row]) -> str:
     """For docs/results.md."""
     names = header(rows)
-    lines = [names, ["---"] + ["---:"] * (len(names) - 1), *(cells(row, names) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(names, (cells(row, names) for row in rows))

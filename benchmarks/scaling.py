@@ -1,6 +1,7 @@
 """How the cost of a step and the memory of its state grow with m, n, the rank and the number of layers.
 
     python -m benchmarks.scaling [--rounds N] [--optimizers ...] [--quick]
+    python -m benchmarks.scaling --table benchmarks/results/scaling.jsonl
 
 One size is changed at a time; the slope of log cost against log size is the exponent: 1 is linear. Pinned to
 one core, CPU time. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the same command goes on with
@@ -20,11 +21,12 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.limits import keep_freed_memory
+from benchmarks.markdown import table
 from benchmarks.optimizers import OPTIMIZERS
 from benchmarks.pieces import resumable
 from benchmarks.problems import Gradients, Problem, matrix, transformer
-from benchmarks.step_report import quartiles
-from benchmarks.step_time import Contender, contender, machine, pin
+from benchmarks.step_report import about, quartiles
+from benchmarks.step_time import Contender, contender, load, machine, pin
 from benchmarks.step_time import Options as StepOptions
 from benchmarks.timing import Times, exponent
 from sketchy.cli.mistakes import user_mistakes
@@ -56,6 +58,8 @@ class Options:
     """Fewer sizes and rounds; rows go to runs/quick."""
     out: Path | None = None
     """Where the rows are kept."""
+    table: Path | None = None
+    """Don't measure: print the rows of this file as Markdown."""
 
 
 def problem(variable: str, size: int) -> Problem:
@@ -124,27 +128,34 @@ COLUMNS = (
 
 def shown(rows: Sequence[Row]) -> Table:
     title = f"growth of a step; else one {SIDE} x {SIDE} weight, rank {RANK}; layers: width {WIDTH}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    found = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in COLUMNS:
-        table.add_column(column, no_wrap=column == "optimizer")
+        found.add_column(column, no_wrap=column == "optimizer")
     for line in fits(rows):
-        table.add_row(*line)
-    return table
+        found.add_row(*line)
+    return found
 
 
-def spread(rows: Sequence[Row]) -> float:
-    """The widest quartiles beside their median: how far to trust the fits."""
+def markdown(rows: Sequence[Row]) -> str:
+    return f"{table(COLUMNS, fits(rows), left=COLUMNS[:2])}\n\n{about(rows[0])}; {trust(rows)}"
+
+
+def trust(rows: Sequence[Row]) -> str:
+    """How far the fits may be trusted."""
     widest = 0.0
     for row in rows:
         if row["error"] is None:
             low, middle, high = quartiles([s["cpu"] for s in row["samples"]])
             widest = max(widest, (high - low) / middle)
-    return widest
+    return f"the widest quartiles are {100 * widest:.0f} % of their median apart"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.scaling", args=arguments)
     with user_mistakes("benchmarks.scaling"):
+        if options.table is not None:
+            print(markdown(load(options.table)))
+            return
         if unknown := [name for name in options.optimizers if name not in OPTIMIZERS]:
             raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(OPTIMIZERS)}")
         if options.rounds < 1:
@@ -154,19 +165,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pin()
     keep_freed_memory()
     console = Console(width=170)
-    about, progress = machine(), Progress(console=console)
+    here, progress = machine(), Progress(console=console)
     path = options.out or (QUICK if options.quick else RESULTS)
 
     def rows_of(variable: str) -> list[Row]:
         sizes = SIZES[variable][: FEWER if options.quick else None]
-        return [{**row, **about} for row in measure(variable, sizes, options, progress)]
+        return [{**row, **here} for row in measure(variable, sizes, options, progress)]
 
     with resumable("benchmarks.scaling", SIZES, options, path, rows_of) as variables:
         with progress:
             rows = [row for _, new in variables for row in new]
         write(path, "".join(json.dumps(row) + "\n" for row in rows))
     console.print(shown(rows))
-    console.print(f"the widest quartiles are {100 * spread(rows):.0f} % of their median apart; rows: {path}")
+    console.print(f"{trust(rows)}; rows: {path}")
 
 
 if __name__ == "__main__":

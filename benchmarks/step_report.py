@@ -3,11 +3,12 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
 
+from benchmarks.markdown import table
 from benchmarks.problems import PROBLEMS
 
 Row = dict[str, Any]
@@ -17,6 +18,7 @@ COLUMNS = (
     "optimizer", "CPU ms a step", "wall ms", "dearest step", "times floor", "times AdamW",
     "of a training step", "state, MB", "operations", "Python ms", "settings",
 )  # fmt: skip
+WORDS = ("optimizer", "settings")
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,19 @@ def cells(results: Results, row: Row) -> list[str]:
 
 
 def shown(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    found = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in COLUMNS:
-        left = column in ("optimizer", "settings")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "optimizer")
+        justify: Literal["left", "right"] = "left" if column in WORDS else "right"
+        found.add_column(column, justify=justify, no_wrap=column == "optimizer")
     results = Results(rows)
     for row in rows:
-        table.add_row(*cells(results, row))
-    return table
+        found.add_row(*cells(results, row))
+    return found
+
+
+def about(row: Row) -> str:
+    """Where and of what a row was measured."""
+    return f"{row['processor']}, one core, torch {row['torch']}, {row['commit']}, {row['date']}"
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -130,14 +137,10 @@ def markdown(rows: Sequence[Row]) -> str:
     parts = []
     for problem in dict.fromkeys(row["problem"] for row in rows):
         own = [row for row in rows if row["problem"] == problem]
-        results, first = Results(own), own[0]
+        results = Results(own)
         title = PROBLEMS[problem].title if problem in PROBLEMS else problem
-        lines = [COLUMNS, ["---", *["---:"] * (len(COLUMNS) - 2), "---"], *(cells(results, r) for r in own)]
-        table = "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-        )
-        about = f"{first['processor']}, one core, torch {first['torch']}, {first['commit']}, {first['date']}"
-        parts.append(f"### {title[0].upper()}{title[1:]}\n\n{table}\n\n{about}\n")
+        text = table(COLUMNS, (cells(results, row) for row in own), left=WORDS)
+        parts.append(f"### {title[0].upper()}{title[1:]}\n\n{text}\n\n{about(own[0])}\n")
     return "\n".join(parts)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.contenders import ADAMW, RATIO, Contender
+from benchmarks.markdown import table
 from benchmarks.quality import RESULTS
 from benchmarks.quality_runs import load
 from benchmarks.quality_table import around
@@ -137,8 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"benchmarks.transfer: no runs of AdamW in {options.results};"
             " python -m benchmarks.quality makes them"
         )
-    for line in (HEADER, ["---", "---", *["---:"] * (len(HEADER) - 2)], *lines):
-        print(f"| {' | '.join(line)} |")
+    print(table(HEADER, lines, left=("task", "optimizer")))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,17 @@
+"""Tables for the docs."""
+
+from collections.abc import Container, Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] = ("optimizer",)) -> str:
+    """Columns whose names are in ``left`` hold words, the others numbers.
+
+    >>> print(table(["optimizer", "loss"], [["adamw", "2.1"], ["a|b", ""]]))
+    | optimizer | loss |
+    | --- | ---: |
+    | adamw | 2.1 |
+    | a\\|b |  |
+    """
+    marks = ["---" if name in left else "---:" for name in header]
+    lines = (" | ".join(cell.replace("|", "\\|") for cell in line) for line in (header, marks, *rows))
+    return "\n".join(f"| {line} |" for line in lines)
