@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.panels import panels
-from sketchy.core.products import multiply
+from sketchy.core.products import multiply, multiply_into
 from sketchy.core.ragged import joined, parted
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
@@ -196,8 +196,19 @@ def _lower_gram(K: Tensor) -> Tensor:
     W[..., l:, :] = 0.0
     W.diagonal(dim1=-2, dim2=-1)[..., l:] = 1.0
     half = l // 2  # three quarters of the product are enough
-    W[..., :l, :half] = multiply(K.mT, K[..., :half])
-    W[..., half:l, half:l] = multiply(K[..., half:].mT, K[..., half:])
+    multiply_into(W[..., :l, :half], K.mT, K[..., :half])
+    multiply_into(W[..., half:l, half:l], K[..., half:].mT, K[..., half:])
+    return W
+
+
+def _lower_gram_of_triangle(L: Tensor) -> Tensor:
+    """LᵀL of a lower triangle (..., l, l), of which the lower triangle counts."""
+    l = L.shape[-1]
+    if l % _POWER:
+        return multiply(L.mT, L)
+    W, half = L.new_empty(L.shape), l // 2  # half of the product is enough
+    multiply_into(W[..., :half, :half], L[..., :half].mT, L[..., :half])
+    multiply_into(W[..., half:, :], L[..., half:, half:].mT, L[..., half:, :])
     return W
 
 
@@ -264,7 +275,7 @@ def left_singular_by_products(Ts: Sequence[Tensor]) -> tuple[list[Tensor], Tenso
         L = joined([factor for i in chosen if (factor := factors[i]) is not None])
         S = L.to(precision)
         # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other, copied across
-        theta, V = torch.linalg.eigh(multiply(S.mT, S).neg_().mT, UPLO="U")
+        theta, V = torch.linalg.eigh(_lower_gram_of_triangle(S).neg_().mT, UPLO="U")
         V = torch.linalg.solve_triangular(L.mT, V.to(dtype), upper=True)
         sigma = theta.neg_().clamp_(min=0).sqrt_().to(dtype)
         for i, v, values in zip(chosen, parted(V, some), parted(sigma, some), strict=True):

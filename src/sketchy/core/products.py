@@ -21,6 +21,14 @@ def multiply(A: Tensor, B: Tensor) -> Tensor:
     return torch.bmm(A, B) if A.dim() == B.dim() == 3 else A @ B
 
 
+def multiply_into(out: Tensor, A: Tensor, B: Tensor) -> None:
+    """A @ B into memory that is there, whatever it holds."""
+    if A.dim() == B.dim() == out.dim() == 3:
+        out.baddbmm_(A, B, beta=0.0)
+    else:
+        out.copy_(A @ B)
+
+
 def product(A: Tensor, X: Tensor) -> Tensor:
     """A @ X for a large A and a thin X: one that lies transposed in memory is multiplied from the left."""
     return _from_left(X, A.mT).mT if _transposed(A) else multiply(A, X)
