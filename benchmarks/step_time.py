@@ -103,7 +103,7 @@ class Contender:
 
     @property
     def place(self) -> tuple[str, int | None]:
-        """In a round: a floor shares its optimizer's."""
+        """Who takes its turn in a round together: an optimizer and its floor."""
         return self.optimizer.removesuffix(FLOOR), self.rank
 
     @property

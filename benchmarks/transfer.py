@@ -61,7 +61,9 @@ def vertex(low: float, middle: float, high: float) -> float:
     (0.0, -0.5, 1.0)
     """
     bend = low - 2 * middle + high
-    return max(-1.0, min(1.0, (low - high) / (2 * bend))) if bend > 0 else math.copysign(1.0, low - high)
+    if bend <= 0:
+        return 0.0 if low == high else math.copysign(1.0, low - high)
+    return max(-1.0, min(1.0, (low - high) / (2 * bend)))
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,12 @@ class Best:
 def best_between(sweep: Sweep) -> Best | None:
     """By the parabola through the best rate and its neighbours; None where one of these was not tried.
 
-    Seeds differ by more than rates do: only those count that ran at all three.
+    Seeds differ by more than rates do: only those count that came to an end at all three.
     """
     best = best_tried(sweep)
     near = [sweep.get(rate, {}) for rate in (best / RATIO, best, best * RATIO)]
-    seeds = set.intersection(*map(set, near))
+    ended = ({seed for seed, loss in losses.items() if math.isfinite(loss)} for losses in near)
+    seeds = set.intersection(*ended)
     if not seeds:
         return None
 

@@ -44,6 +44,13 @@ def test_a_best_rate_at_an_end_is_not_guessed() -> None:
     assert transfer.ratio(None, transfer.Best(0.004, 0.1)) == "a neighbour is missing"
 
 
+def test_a_seed_that_diverged_at_a_neighbour_does_not_count() -> None:
+    losses = sweep(0.003, 0.0, 0.0)
+    losses[0.008][1] = losses[0.004][1] = math.inf
+    found = transfer.best_between(losses)
+    assert found is not None and found.rate == pytest.approx(0.003) and math.isnan(found.error)
+
+
 def test_seeds_that_did_not_run_at_all_three_rates_do_not_count() -> None:
     losses = sweep(0.003, 0.0, 0.0)
     losses[0.002][2] = -9.0  # a lucky seed

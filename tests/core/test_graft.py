@@ -116,6 +116,16 @@ def test_rmsprop_is_the_step_of_adam(rng):
     assert_close(found * (v + EPS * v.max()) / v, expected, scale=1, tolerance=1e-10)
 
 
+@pytest.mark.parametrize("rule", ["adagrad_normalized", "rmsprop_normalized"])
+def test_a_normalized_rule_does_not_mind_the_smallest_numbers(rule):
+    """The inverse of such a length is beyond float32's range."""
+    signs = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]]).unsqueeze(0)
+    expected = run(rule, signs.unsqueeze(0), signs)
+    for scale in (1e-30, 1e-40, 1e-44):
+        found = run(rule, scale * signs.unsqueeze(0), scale * signs)
+        assert_close(found, expected, scale=expected.abs().max(), tolerance=0.1 if scale < 1e-42 else 1e-3)
+
+
 def test_the_factored_rule_keeps_m_plus_n_numbers():
     shapes = [shape for shape, _ in graft.accumulators("factored", (6, 5, 4)).values()]
     assert shapes == [(6,), (20,)]

@@ -15,7 +15,7 @@ from sketchy.optim import stacks
 COUNT, SHAPE, RANK = 4, (512, 384), 8
 STACK = COUNT * SHAPE[0] * SHAPE[1] * 4
 BASES = COUNT * RANK * sum(SHAPE) * 4
-PANELS = max(1 << 20, STACK // 4)  # the cache-sized pieces of elementwise chains
+PANELS = 3 * max(1 << 19, STACK // 8)  # the cache-sized pieces of elementwise chains
 
 
 def peak(run: Callable[[], object]) -> int:
@@ -69,6 +69,17 @@ def test_a_step_holds_two_stacks_and_some_bases_also_when_a_gradient_is_bad(
     optimizer, most = measured(cls, bad=bad, rank=RANK, **options)
     assert most <= 2 * STACK + 10 * BASES + PANELS, f"{most / STACK:.2f} stacks"
     assert optimizer.report().scratch <= 2 * STACK + 10 * BASES + PANELS
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["good", "bad"])
+@pytest.mark.parametrize("rule", ["rmsprop", "adagrad_normalized"])
+@pytest.mark.parametrize("options", [{"start_step": 5}, {"one_sided": True}, {"betas": (0.0, 0.99)}], ids=str)
+@pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
+def test_grafts_by_entries_hold_no_more_than_the_report_says(
+    cls: Any, options: dict[str, Any], rule: str, bad: bool
+) -> None:
+    optimizer, most = measured(cls, bad=bad, rank=4, graft=rule, **options)
+    assert most <= optimizer.report().scratch, f"{most / STACK:.2f} stacks"
 
 
 def test_a_single_weight_holds_one_stack() -> None:

@@ -34,7 +34,9 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
     theta = theta.neg_().clamp_(min=0)
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
-    theta = theta * (theta > (NOISE * eps) ** 2 * theta[..., :1])  # what rounding the basis leaves of zero
+    # what rounding, of the basis and in here, leaves of zero
+    empty = max((NOISE * eps) ** 2, NOISE * A.shape[-2] ** 0.5 * eps64)
+    theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:
         theta = theta * scale.square().unsqueeze(-1)
     rounding = _ROUNDING * eps + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5 * eps64

@@ -26,6 +26,7 @@ from sketchy.core.moments import (
 from sketchy.core.panels import panels
 
 OWN = "own"  # no rule: a direction keeps its own length, and is only scaled
+ROOT = "graft_root"  # the one accumulator as large as the weight
 RULES = ("sgd", "adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized", "factored", "rows")
 
 Accumulators = dict[str, Tensor]
@@ -42,7 +43,7 @@ def accumulators(rule: str | None, block: tuple[int, ...]) -> dict[str, tuple[tu
         return {"row_moment": (block[:1], True), "column_moment": ((rest,), True)}
     if rule == "rows":
         return {"row_moment": (block[:1], True)}
-    return {"graft_root": (block, False)}
+    return {ROOT: (block, False)}
 
 
 def normalized(rule: str | None) -> bool:
@@ -64,8 +65,7 @@ def observe_entries_(
 
     Where ``good`` (S,) is false, G must be zero, and the root stays as it is to the bit.
     """
-    scale = _inverse(norm) if normalized(rule) else None
-    observe_root_(root, G, _decay(rule, beta2), good, scale)
+    observe_root_(root, G, _decay(rule, beta2), good, over=norm if normalized(rule) else None)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ class Graft:
             a, b = self._factors()
             return (as_matrix(x) * as_weights(a, x) * as_weights(b, x)).reshape(x.shape)
         if normalized(self.rule):
-            x = x * like(_inverse(frobenius(as_matrix(x))), x)
-        return divide_by_root(x, self.state["graft_root"], self._filled, self.eps)
+            length = frobenius(as_matrix(x))
+            x = x / like(torch.where(length > 0, length, 1.0), x)
+        return divide_by_root(x, self.state[ROOT], self._filled, self.eps)
 
     def length(self, x: Tensor, norm: Tensor | None = None) -> Tensor:
         """Of its step for x, (S,), float64. ``norm``: that of x, where it is known."""
@@ -104,10 +105,8 @@ class Graft:
             for stack, piece in panels(X):
                 rows[piece] = row_energy(X[piece] * weight[stack])
             return (rows.sqrt() * a.squeeze(-1)).square().sum(-1).sqrt()
-        length = length_over_root(X, as_matrix(self.state["graft_root"]), self._filled, self.eps)
-        if normalized(self.rule):
-            return length * _inverse(frobenius(X) if norm is None else norm)
-        return length
+        over = (frobenius(X) if norm is None else norm) if normalized(self.rule) else None
+        return length_over_root(X, as_matrix(self.state[ROOT]), self._filled, self.eps, over)
 
     @property
     def lends(self) -> bool:
@@ -137,8 +136,3 @@ def ratio(wanted: Tensor, direction: Tensor) -> Tensor:
 
 def _decay(rule: str, beta2: float) -> float:
     return 1.0 if rule.startswith("adagrad") else beta2
-
-
-def _inverse(length: Tensor) -> Tensor:
-    """1 / length; 1 for zero, which stays zero whatever it is multiplied by."""
-    return 1 / torch.where(length > 0, length, 1.0)

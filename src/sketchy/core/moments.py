@@ -32,20 +32,19 @@ def like(values: Tensor, x: Tensor) -> Tensor:
 
 
 def observe_root_(
-    root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None, scale: Tensor | None = None
+    root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None, over: Tensor | None = None
 ) -> Tensor:
-    """Fold (scale g)² into the square of ``root`` (K, ...), in place, without squaring; ``scale`` (K,) or 1.
+    """Fold g², or (g / ``over``)², into the square of ``root`` (K, ...), in place, without squaring.
 
     Where ``good`` (K,) is false, g must be zero, and the root stays as it is to the bit.
     """
     old, new = (weight**0.5 for weight in weights(beta2))
-    ones = torch.ones(len(root), dtype=torch.float64, device=root.device)
-    kept = like(old * ones, root)
+    kept = like(torch.full((len(root),), old, dtype=torch.float64, device=root.device), root)
     if good is not None:
         kept = torch.where(like(good, root) > 0, kept, 1.0)
-    added = like(new * (ones if scale is None else scale), root)
     for stack, piece in panels(root):
-        torch.hypot(root[piece].mul_(kept[stack]), g[piece] * added[stack], out=root[piece])
+        fresh = _scaled(g[piece], new, over, stack)
+        torch.hypot(root[piece].mul_(kept[stack]), fresh, out=root[piece])
     return root
 
 
@@ -54,26 +53,36 @@ def divide_by_root(
 ) -> Tensor:
     """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen. ``out`` may be x."""
     step = torch.empty_like(x) if out is None else out
-    for piece, divisor, factor in _divisors(root, filled, eps):
+    for _, piece, divisor, factor in _divisors(root, filled, eps):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
     return step
 
 
-def length_over_root(x: Tensor, root: Tensor, filled: Tensor, eps: float) -> Tensor:
-    """The length (S,), float64, of what `divide_by_root` gives for x (S, m, n), never there as a whole."""
+def length_over_root(
+    x: Tensor, root: Tensor, filled: Tensor, eps: float, over: Tensor | None = None
+) -> Tensor:
+    """The length (S,), float64, of `divide_by_root` for x (S, m, n), or x / ``over``, panel by panel."""
     rows = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
-    for piece, divisor, factor in _divisors(root, filled, eps):
-        rows[piece] = row_energy((x[piece] / divisor).mul_(factor))
+    for stack, piece, divisor, factor in _divisors(root, filled, eps):
+        rows[piece] = row_energy(_scaled(x[piece], factor, over, stack).div_(divisor))
     return rows.sum(-1).sqrt()
 
 
-def _divisors(root: Tensor, filled: Tensor, eps: float) -> Iterator[tuple[tuple[slice, ...], Tensor, Tensor]]:
+def _divisors(
+    root: Tensor, filled: Tensor, eps: float
+) -> Iterator[tuple[slice, tuple[slice, ...], Tensor, Tensor]]:
     """What `divide_by_root` divides by and then multiplies by, panel by panel."""
     largest = root.reshape(len(root), -1).amax(-1)
     damping, factor = like(eps * largest, root), like(filled.sqrt(), root)
     for stack, piece in panels(root):
         # a zero divisor has a zero numerator, or one that is as good as zero
-        yield piece, (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny), factor[stack]
+        divisor = (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny)
+        yield stack, piece, divisor, factor[stack]
+
+
+def _scaled(x: Tensor, by: Tensor | float, over: Tensor | None, stack: slice) -> Tensor:
+    """x by / over, in new memory. No inverse is taken, which overflows for tiny ones; 0 / 0 is 0."""
+    return x * by if over is None else (x / like(torch.where(over > 0, over, 1.0)[stack], x)).mul_(by)
 
 
 def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:

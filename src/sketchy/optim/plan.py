@@ -115,7 +115,7 @@ def _plan(
         ranks = (axis.rank if axis else 0 for axis in axes)
         state["second_moment"] = per_block(tuple(rank + 1 for rank in ranks))
     for name, (size, is_double) in graft.accumulators(rule, blocks.block).items():
-        state[name] = replace(per_block(size, torch.float64 if is_double else work), whole=not is_double)
+        state[name] = replace(per_block(size, torch.float64 if is_double else work), whole=name == graft.ROOT)
     return Plan(path, blocks, axes, exponent or 1 / (2 * len(live)), work, state)
 
 
@@ -137,7 +137,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     """A bound on the bytes that a step of ``count`` weights holds beside weights, gradients and state (CPU).
 
     Two stacks, gradients and directions, and more for what is not the default; small factors as large as the
-    bases, in a chain of at most ten; and two panels (`core.panels`).
+    bases, in a chain of at most ten; and three panels (`core.panels`).
     """
     if not plan.state:
         return 0
@@ -152,7 +152,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     blocks = count * plan.layout.count
     size = blocks * math.prod(plan.layout.block) * plan.work.itemsize
     bases = blocks * sum(axis.dim * axis.rank for axis in axes) * plan.work.itemsize
-    return stacks * size + 10 * bases + max(1 << 20, size // 4)
+    return stacks * size + 10 * bases + 3 * max(1 << 19, size // 8)
 
 
 def _axes(block: Shape, rank: float, one_sided: bool) -> tuple[Axis | None, ...]:

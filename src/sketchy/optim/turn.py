@@ -17,7 +17,7 @@ from sketchy.core.moments import like
 from sketchy.core.sketch import Sketch, update_all
 from sketchy.optim import state as states
 from sketchy.optim.elementwise import adam, look_ahead
-from sketchy.optim.state import Group, Stack
+from sketchy.optim.state import Stack
 
 # From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
 _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
@@ -32,7 +32,7 @@ class Turn:
     """K weights of one plan, cut into S blocks, on their way through one step.
 
     Values are those of the state (`Stack.gather`), and new ones take their place as they are found. A bad
-    gradient counts as zero here, and what it would change is put back at the end.
+    gradient counts as zero here; it changes nothing where state lies, and of values the old ones are kept.
     """
 
     def __init__(self, stack: Stack) -> None:
@@ -99,12 +99,38 @@ class Turn:
         x, ahead = look_ahead(self.stack, self.gradients, self.values["step"], self.good)
         del self.gradients
         x, ahead = layout.split(x), layout.each(ahead)
-        direction, factor = _move(self.group, x, ahead, self._lender(), length, preconditioner)
+        direction, factor = self._move(x, ahead, length, preconditioner)
         if layout.count > 1:
             direction = direction.mul_(like(factor, direction))
             factor = _ones(self.values["step"])
         self.stack.count_turn(self.good)
         return layout.join(direction), factor
+
+    def _move(
+        self, x: Tensor, ahead: Tensor, length: Tensor | None, preconditioner: Preconditioner
+    ) -> tuple[Tensor, Tensor]:
+        """Directions for x, which lacks a factor ``ahead``, and the factors (S,) that they lack.
+
+        ``length``: what a normalised rule lends. Normalised momentum, of length one, would step as far as
+        ever when the gradient has gone.
+        """
+        group, lender = self.group, self._lender()
+        rule, lends = lender.rule, lender.lends
+        lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
+        if lends:
+            wanted = ahead * lender.length(x) if length is None else length
+            if lent is not None and graft.normalized(rule):
+                lent = lent * like(graft.ratio(wanted, lent), lent)
+        del lender  # and what it has stacked
+        direction, factor = preconditioner(x)
+        factor = ahead * factor
+        if rule is not None:
+            scale = group["graft_scale"]
+            factor = graft.ratio(wanted * scale, direction) if lends else factor * scale
+        if lent is not None:
+            late = like(self.step, direction) >= group["start_step"]
+            direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(self.step)
+        return direction, factor
 
     def _adam(self) -> tuple[Tensor, Tensor]:
         G = self.gradients
@@ -116,22 +142,22 @@ class Turn:
         rule, beta2 = self.group["graft"], self.group["betas"][1]
         self.values.update(graft.observe(self.values, self.energy, beta2))
         if self._rooted:
-            root = self.stack.stacked("graft_root")
+            root = self.stack.stacked(graft.ROOT)
             good = None if self.good is None else self.plan.layout.each(self.good)
             graft.observe_entries_(rule, root, self.blocks, self.norm, beta2, good)
             if len(self.stack.params) > 1:
-                self.stack.scatter({"graft_root": root})
+                self.stack.scatter({graft.ROOT: root})
 
     def _lender(self) -> graft.Graft:
         """Who lends a step its length. Entries are stacked anew: held meanwhile, they'd be a third stack."""
-        state = self.values | ({"graft_root": self.stack.stacked("graft_root")} if self._rooted else {})
+        state = self.values | ({graft.ROOT: self.stack.stacked(graft.ROOT)} if self._rooted else {})
         return graft.Graft(
             self.group["graft"], state, self.step, beta2=self.group["betas"][1], eps=self.group["eps"]
         )
 
     @property
     def _rooted(self) -> bool:
-        return "graft_root" in self.plan.state
+        return graft.ROOT in self.plan.state
 
 
 def sketch_together(turns: Sequence[Turn]) -> None:
@@ -158,35 +184,6 @@ def sketch_together(turns: Sequence[Turn]) -> None:
         )
         for (turn, i, _), sketch in zip(some, new, strict=True):
             turn.observe(i, sketch)
-
-
-def _move(
-    group: Group,
-    x: Tensor,
-    ahead: Tensor,
-    lender: graft.Graft,
-    length: Tensor | None,
-    preconditioner: Preconditioner,
-) -> tuple[Tensor, Tensor]:
-    """Directions for x, which lacks a factor ``ahead``, and the factors (S,) that they lack.
-
-    ``length``: what a normalised rule lends. Normalised momentum, of length one, would step as far as ever
-    when the gradient has gone.
-    """
-    lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
-    if lender.lends:
-        wanted = ahead * lender.length(x) if length is None else length
-        if lent is not None and graft.normalized(lender.rule):
-            lent = lent * like(graft.ratio(wanted, lent), lent)
-    direction, factor = preconditioner(x)
-    factor = ahead * factor
-    if lender.rule is not None:
-        scale = group["graft_scale"]
-        factor = graft.ratio(wanted * scale, direction) if lender.lends else factor * scale
-    if lent is not None:
-        late = like(lender.steps, direction) >= group["start_step"]
-        direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(lender.steps)
-    return direction, factor
 
 
 def _ones(step: Tensor) -> Tensor:
