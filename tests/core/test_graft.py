@@ -24,9 +24,9 @@ def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
     }
     for g in G:
         rows, columns = energies(as_matrix(g))
-        if "graft_root" in state:
+        if graft.ROOT in state:
             assert rule is not None
-            graft.observe_entries_(rule, state["graft_root"], g, rows.sum(-1).sqrt(), beta2)
+            graft.observe_entries_(rule, state[graft.ROOT], g, rows.sum(-1).sqrt(), beta2)
         else:
             state = graft.observe(state, (rows, columns if rule == "factored" else None), beta2)
     steps = torch.full((G.shape[1],), float(len(G)))

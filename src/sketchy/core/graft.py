@@ -19,8 +19,8 @@ from sketchy.core.moments import (
     factored_inverse_roots,
     inverse_root,
     length_over_root,
-    like,
     observe_root_,
+    over_length,
     weights,
 )
 from sketchy.core.panels import panels
@@ -87,8 +87,7 @@ class Graft:
             a, b = self._factors()
             return (as_matrix(x) * as_weights(a, x) * as_weights(b, x)).reshape(x.shape)
         if normalized(self.rule):
-            length = frobenius(as_matrix(x))
-            x = x / like(torch.where(length > 0, length, 1.0), x)
+            x = over_length(x, frobenius(as_matrix(x)))
         return divide_by_root(x, self.state[ROOT], self._filled, self.eps)
 
     def length(self, x: Tensor, norm: Tensor | None = None) -> Tensor:

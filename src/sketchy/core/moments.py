@@ -81,8 +81,13 @@ def _divisors(
 
 
 def _scaled(x: Tensor, by: Tensor | float, over: Tensor | None, stack: slice) -> Tensor:
-    """x by / over, in new memory. No inverse is taken, which overflows for tiny ones; 0 / 0 is 0."""
-    return x * by if over is None else (x / like(torch.where(over > 0, over, 1.0)[stack], x)).mul_(by)
+    """x by / over, in new memory."""
+    return x * by if over is None else over_length(x, over[stack]).mul_(by)
+
+
+def over_length(x: Tensor, length: Tensor) -> Tensor:
+    """x / length for (S, ...) by (S,); zero stays zero. No inverse is taken: that of a tiny one overflows."""
+    return x / like(torch.where(length > 0, length, 1.0), x)
 
 
 def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -55,9 +55,8 @@ def _in_one_pass(p: Tensor, x: Tensor, factor: Tensor, lr: float | Tensor, decay
         maximize=False,
         is_first_step=False,
     )
-    torch.autograd.graph.increment_version(
-        p
-    )  # the kernel doesn't: backward could not tell that p has changed
+    # the kernel doesn't, and backward could not tell that p has changed
+    torch.autograd.graph.increment_version(p)
     return True
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from sketchy.core import momentum
 from sketchy.core.moments import correction, divide_by_root, observe_root_
-from sketchy.optim.state import Stack, stacked
+from sketchy.optim.state import Stack
 
 
 def look_ahead(stack: Stack, G: Tensor, step: Tensor, good: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -21,9 +21,8 @@ def look_ahead(stack: Stack, G: Tensor, step: Tensor, good: Tensor | None) -> tu
 def adam(stack: Stack, G: Tensor, step: Tensor, good: Tensor | None) -> tuple[Tensor, Tensor]:
     """Adam's step for gradients (K, *shape), and the factor (K,) it lacks. G is lost unless K is 1."""
     own, beta2 = stack.own("root_moment"), stack.group["betas"][1]
-    root = observe_root_(stacked(own), G, beta2, good)
-    if len(own) > 1:
-        torch._foreach_copy_(own, list(root.unbind()))
+    root = observe_root_(stack.stacked("root_moment"), G, beta2, good)
+    stack.put_back("root_moment", root)
     del root  # two tensors of this size are enough
     x, ahead = look_ahead(stack, G, step, good)
     root = own[0].unsqueeze(0) if len(own) == 1 else torch.stack(own, out=G)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -103,8 +103,8 @@ def _plan(
     axes = _axes(blocks.block, math.inf if kind == "dense" else rank, bool(one_sided))
     live = [axis for axis in axes if axis is not None]
 
-    def per_block(shape: Shape, dtype: torch.dtype = torch.float64) -> Tensor:
-        return Tensor((blocks.count, *shape), dtype, per_block=True)
+    def per_block(shape: Shape, dtype: torch.dtype = torch.float64, whole: bool = False) -> Tensor:
+        return Tensor((blocks.count, *shape), dtype, per_block=True, whole=whole)
 
     for axis in live:
         state[f"{axis.name}_basis"] = per_block((axis.dim, axis.rank), sketched)
@@ -115,7 +115,7 @@ def _plan(
         ranks = (axis.rank if axis else 0 for axis in axes)
         state["second_moment"] = per_block(tuple(rank + 1 for rank in ranks))
     for name, (size, is_double) in graft.accumulators(rule, blocks.block).items():
-        state[name] = replace(per_block(size, torch.float64 if is_double else work), whole=name == graft.ROOT)
+        state[name] = per_block(size, torch.float64 if is_double else work, whole=name == graft.ROOT)
     return Plan(path, blocks, axes, exponent or 1 / (2 * len(live)), work, state)
 
 

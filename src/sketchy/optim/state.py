@@ -62,6 +62,11 @@ class Stack:
         """One tensor of the state; of a single parameter in its own memory."""
         return stacked(self.own(name)).flatten(0, 1 if self.plan.state[name].per_block else 0)
 
+    def put_back(self, name: str, value: Tensor) -> None:
+        """Write what `stacked` gave, after a change in place; that of a single parameter is there already."""
+        if len(self.params) > 1:
+            self.scatter({name: value})
+
     def own(self, name: str) -> list[Tensor]:
         """One tensor of each parameter's state, where it lies."""
         return [state[name] for state in self.states]

@@ -145,8 +145,7 @@ class Turn:
             root = self.stack.stacked(graft.ROOT)
             good = None if self.good is None else self.plan.layout.each(self.good)
             graft.observe_entries_(rule, root, self.blocks, self.norm, beta2, good)
-            if len(self.stack.params) > 1:
-                self.stack.scatter({graft.ROOT: root})
+            self.stack.put_back(graft.ROOT, root)
 
     def _lender(self) -> graft.Graft:
         """Who lends a step its length. Entries are stacked anew: held meanwhile, they'd be a third stack."""
