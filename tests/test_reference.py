@@ -143,5 +143,17 @@ def test_the_moments_of_soap_keep_their_total_when_bases_turn(rng):
 def test_factored_soap_has_the_length_of_a_factored_adam_step(rng):
     """After one gradient of rank one the factored moment is exact, and Adam's step is a sign."""
     G = torch.outer(torch.randn(5, generator=rng, dtype=F64), torch.randn(3, generator=rng, dtype=F64))
-    step = reference.Soap.start(torch.zeros(5, 3)).step(G, lr=1.0, factored=True).X
+    step = reference.Soap.start(torch.zeros(5, 3)).step(G, lr=1.0, graft="factored").X
     assert_close(step, -G / G.norm() * 15**0.5, scale=1, tolerance=1e-5)
+
+
+def test_by_its_own_length_a_step_of_soap_is_at_least_half_as_long_as_adams_by_rows(rng):
+    """One gradient of rank one has one direction: a step of length one, where Adam's by rows is √(m n)."""
+    G = torch.outer(torch.randn(5, generator=rng, dtype=F64), torch.randn(3, generator=rng, dtype=F64))
+    step = reference.Soap.start(torch.zeros(5, 3)).step(G, lr=1.0, graft="own").X
+    assert_close(step, -G / G.norm() * 15**0.5 / 2, scale=1, tolerance=1e-5)
+    # one of full rank is as long as its orthogonal factor, √3 here, which is more than half of 3
+    G = torch.randn(3, 3, generator=rng, dtype=F64)
+    U, _, Vt = torch.linalg.svd(G)
+    step = reference.Soap.start(torch.zeros(3, 3)).step(G, lr=1.0, graft="own").X
+    assert_close(step, -U @ Vt, scale=1, tolerance=1e-5)

@@ -139,8 +139,9 @@ class Soap:
     """SOAP with a fresh basis each step: Adam in the eigenbases of Shampoo's factors.
 
     When the bases turn, second moments follow by squared cosines, as the variances of uncorrelated entries
-    do. Momentum lives in the weight's own coordinates. With ``factored`` a step has the length of Adam's
-    with the second moment factored over rows and columns.
+    do. Momentum lives in the weight's own coordinates. By the graft ``factored`` a step has the length of
+    Adam's with the second moment factored over rows and columns; by ``own`` it is at least half as long as
+    Adam's with one second moment for each row.
     """
 
     X: Tensor  # (m, n)
@@ -171,7 +172,7 @@ class Soap:
         eps: float = 1e-7,
         weight_decay: float = 0.0,
         nesterov: bool = True,
-        factored: bool = False,
+        graft: str | None = None,
         refresh: bool = True,
     ) -> "Soap":
         """One step; without ``refresh`` the bases stay, and the gradient is only seen in them."""
@@ -192,10 +193,13 @@ class Soap:
             ahead = beta1 * ahead + (1 - beta1) * G
         filled = 1 - beta2**t
         step = U_L @ (U_L.T @ ahead @ U_R / _damped((V / filled) ** 0.5, eps)) @ U_R.T
-        if factored:
-            root_rows, root_columns = (rows / filled) ** 0.5, (columns / rows.sum()) ** 0.5
-            adam = ahead / torch.outer(_damped(root_rows, eps), _damped(root_columns, eps))
+        root_rows = _damped((rows / filled) ** 0.5, eps)
+        if graft == "factored":
+            adam = ahead / torch.outer(root_rows, _damped((columns / rows.sum()) ** 0.5, eps))
             step = step * adam.norm() / step.norm()
+        elif graft == "own":
+            adam = ahead / root_rows.unsqueeze(1) * len(columns) ** 0.5
+            step = step * max(1.0, 0.5 * float(adam.norm() / step.norm()))
         X = self.X - lr * (step + weight_decay * self.X)
         return Soap(X, M, L, R, U_L, U_R, V, rows, columns, t)
 

@@ -121,7 +121,7 @@ def test_a_preconditioned_vector_under_sketchy_shampoo_is_sketchy_adagrad(rank):
 @pytest.mark.parametrize(
     ("betas", "nesterov"), [((0.9, 0.999), True), ((0.8, 0.95), False), ((0.0, 0.95), True)]
 )
-@pytest.mark.parametrize("graft", [None, "factored"])
+@pytest.mark.parametrize("graft", [None, "factored", "own"])
 @pytest.mark.parametrize("shape", [(6, 4), (3, 8), (4, 3, 2)])
 def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
     X, G = start(shape), gradients(shape)
@@ -129,7 +129,7 @@ def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
     ours = options | {"lr": LR, "rank": 12, "graft": graft, "graft_scale": 1.0}
     found = train_one(SketchySOAP, X, G, **ours).flatten(2)
     player = reference.Soap.start(X.flatten(1))
-    expected = play(player, G.flatten(2), factored=graft is not None, **options)
+    expected = play(player, G.flatten(2), graft=graft, **options)
     assert_close(found, expected, scale=1, tolerance=SOAP)
 
 
@@ -175,7 +175,7 @@ def test_skipped_refreshes_equal_a_loop_that_skips_them_and_shapes_take_turns():
             assert_close(found[turn][t], x, scale=1, tolerance=EXACT)
 
 
-@pytest.mark.parametrize("graft", [None, "factored"])
+@pytest.mark.parametrize("graft", [None, "factored", "own"])
 def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
     """A square weight: one gradient then fixes both bases."""
     X, G = start((5, 5)), gradients((5, 5))
@@ -183,7 +183,7 @@ def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
     found = train_one(SketchySOAP, X, G, lr=LR, update_every=4, **options)
     player = reference.Soap.start(X)
     for t, g in enumerate(G):
-        player = player.step(g, LR, eps=SOAP_EPS, factored=graft is not None, refresh=t % 4 == 0)
+        player = player.step(g, LR, eps=SOAP_EPS, graft=graft, refresh=t % 4 == 0)
         assert_close(found[t], player.X, scale=1, tolerance=SOAP)
 
 
@@ -194,7 +194,7 @@ def test_blocks_of_full_size_are_no_blocks(kind):
 
 
 @pytest.mark.parametrize("rank", [2, 9])
-@pytest.mark.parametrize("graft", [None, "factored"])
+@pytest.mark.parametrize("graft", [None, "factored", "own"])
 @pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
 def test_blocks_of_half_size_are_separate_parameters(kind, graft, rank):
     """A (6, 8) weight in blocks of 4 or less is four (3, 4) weights."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.arguments import check_number
-from sketchy.core.graft import OWN, RULES
+from sketchy.core.graft import RULES
 from sketchy.core.sketch import SOLVERS
 
 PATHS = ("auto", "sketch", "adam")
@@ -107,7 +107,11 @@ OPTIONS: dict[str, Option] = {
     "start_step": Option(
         1, _count(1), "the first step to precondition; before it, the graft's own step is taken"
     ),
-    "graft": Option("rows", _one_of(None, OWN, *RULES), "whose length a step has; own and None: its own"),
+    "graft": Option(
+        "rows",
+        _one_of(None, *RULES),
+        "whose length a step has; own: its own, if not far too short; None: its own",
+    ),
     "graft_scale": Option(
         2.0,
         _NOT_NEGATIVE,
@@ -191,11 +195,6 @@ def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             except (TypeError, ValueError) as error:
                 problem, _, allowed = str(error).partition(": ")
                 raise ValueError(f"{problem}{where}: {allowed}") from None
-    if checked.get("graft") == OWN and checked.get("start_step", 1) > 1:
-        raise ValueError(
-            f"start_step={checked['start_step']}{where}: must be 1 with graft='own', which has no step"
-            " to take before; graft='rows' has one"
-        )
     if values.get("differentiable"):
         raise ValueError(f"differentiable=True{where}: must be False; eigenvectors have no stable derivative")
     return checked

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from sketchy.core import corrected
+from sketchy.core.graft import OWN
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
 from sketchy.optim.engine import Engine
@@ -19,11 +20,11 @@ class SketchySOAP(Engine):
     is kept entry by entry inside both bases, by rows and columns where one of them ends, and as one number
     outside (`sketchy.core.corrected`); momentum is divided by its roots, part by part. When the bases turn,
     the moments are carried over by squared cosines. At full rank this is SOAP with a fresh basis each step,
-    ``graft_scale`` times as long.
+    ``graft_scale`` times as long, and longer while gradients have few directions (``graft="own"``).
     """
 
     kind: ClassVar[str] = "corrected"
-    changed: ClassVar[dict[str, Any]] = {"graft": "own"}
+    changed: ClassVar[dict[str, Any]] = {"graft": OWN}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:

@@ -115,9 +115,9 @@ class Turn:
         ever when the gradient has gone.
         """
         group, lender = self.group, self._lender()
-        rule, lends = lender.rule, lender.lends
+        rule = lender.rule
         lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
-        if lends:
+        if rule is not None:
             wanted = ahead * lender.length(x) if length is None else length
             if lent is not None and graft.normalized(rule):
                 lent = lent * like(graft.ratio(wanted, lent), lent)
@@ -125,8 +125,7 @@ class Turn:
         direction, factor = preconditioner(x)
         factor = ahead * factor
         if rule is not None:
-            scale = group["graft_scale"]
-            factor = graft.ratio(wanted * scale, direction) if lends else factor * scale
+            factor = graft.factor(rule, wanted, direction, factor) * group["graft_scale"]
         if lent is not None:
             late = like(self.step, direction) >= group["start_step"]
             direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(self.step)
