@@ -43,7 +43,9 @@ def add_product(Y: Tensor, A: Tensor, X: Tensor) -> Tensor:
     """Y + A @ X as `product` has it; Y may be overwritten."""
     if not A.dim() == X.dim() == Y.dim() == 3:
         return Y + product(A, X)
-    return _from_left(X, A.mT, plus=_contiguous(Y.mT)).mT if _transposed(A) else Y.baddbmm_(A, X)
+    if _transposed(A) and X.shape[-1] <= _FEW:  # with more columns Yᵀ by rows costs more than it saves
+        return _from_left(X, A.mT, plus=_contiguous(Y.mT)).mT
+    return Y.baddbmm_(A, X)
 
 
 def add_outer_(A: Tensor, X: Tensor, Y: Tensor) -> Tensor:
