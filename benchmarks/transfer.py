@@ -4,7 +4,8 @@
 
 Prints, in Markdown, what the runs in benchmarks/results say. Rates were tried in factors of two, and a best
 one between two of them is found by the parabola through the best and its neighbours, in log rate. How well
-that is known is said by leaving out one seed after the other.
+that is known is said by leaving out one seed after the other. Rates of AdamW that are not worse than its best
+one by two standard errors tie with it, and ours are shown at each.
 """
 
 import math
@@ -52,6 +53,19 @@ def best_tried(sweep: Sweep, seeds: int = 2) -> float:
     """The rate with the lowest mean, of those that ran on several seeds: one alone may be lucky."""
     several = {rate: losses for rate, losses in sweep.items() if len(losses) >= seeds}
     return min(several or sweep, key=lambda rate: statistics.mean(sweep[rate].values()))
+
+
+def ties(sweep: Sweep) -> list[float]:
+    """Other rates that may be the best: worse by less than two standard errors, over the seeds of both."""
+    best = best_tried(sweep)
+
+    def may_be_best(rate: float) -> bool:
+        worse = [loss - sweep[best][seed] for seed, loss in sweep[rate].items() if seed in sweep[best]]
+        if rate == best or len(worse) < 3 or not all(map(math.isfinite, worse)):
+            return False
+        return statistics.mean(worse) < 2 * statistics.stdev(worse) / math.sqrt(len(worse))
+
+    return [rate for rate in sorted(sweep) if may_be_best(rate)]
 
 
 def vertex(low: float, middle: float, high: float) -> float:
@@ -113,7 +127,7 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
     adamw = sweeps(path, ADAMW)
     if not adamw:
         return []
-    base = best_tried(adamw)
+    base, tied = best_tried(adamw), ties(adamw)
     digits = 3 if min(adamw[base].values()) < 10 else 1
 
     def shown(sweep: Sweep, rate: float) -> str:
@@ -122,10 +136,14 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
     lines = []
     for contender in (ADAMW, *(Contender(name, rank) for name in OURS)):
         if sweep := sweeps(path, contender):
-            best = best_tried(sweep)
-            over = "" if contender == ADAMW else ratio(best_between(sweep), best_between(adamw))
+            best, between = best_tried(sweep), best_between(sweep)
+            at = [shown(sweep, base), *(f"{shown(sweep, rate) or 'not run'} at {rate:g}" for rate in tied)]
+            over = []
+            if contender != ADAMW:
+                over = [ratio(between, best_between(adamw))]
+                over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied if between is not None]
             tried = f"{shown(sweep, best)} at {best:g}"
-            lines.append([task, str(contender), shown(sweep, base), tried, over, str(len(sweep[best]))])
+            lines.append([task, str(contender), ", ".join(at), tried, ", ".join(over), str(len(sweep[best]))])
     return lines
 
 

@@ -58,6 +58,30 @@ def test_seeds_that_did_not_run_at_all_three_rates_do_not_count() -> None:
     assert found is not None and found.rate == pytest.approx(0.003)
 
 
+def test_rates_tie_with_the_best_unless_they_are_worse_by_two_standard_errors() -> None:
+    best = dict.fromkeys(range(4), 1.0)
+    losses = {0.002: best, 0.004: {0: 1.3, 1: 0.9, 2: 1.3, 3: 0.9}, 0.008: {0: 1.1, 1: 1.1, 2: 1.1, 3: 1.1}}
+    assert transfer.ties(losses) == [0.004]
+    losses[0.001] = {0: 1.0, 1: 9.0}  # two seeds say little of a spread
+    losses[0.004][3] = math.inf
+    assert transfer.ties(losses) == []
+
+
+def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> None:
+    soap, runs = Contender("sketchy_soap", 64), {}
+    for rate, losses in sweep(0.004, 0.0, 0.0, 0.0).items():
+        for seed, loss in losses.items():
+            adamw = 1.1 + 0.01 * abs(rate - 0.002) + 0.1 * (seed - 1) * (rate == 0.004)
+            for contender, each in ((ADAMW, adamw), (soap, loss)):
+                record = Record("charlm", seed, 400, 400, curve=[Look(400, each, None)])
+                runs[Run(contender, rate, seed, 400)] = record
+    save(tmp_path / "quality-charlm.jsonl", runs)
+    adamw_row, soap_row = transfer.rows(tmp_path / "quality-charlm.jsonl", "charlm", 64)
+    assert adamw_row[2] == "1.100 ± 0.000, 1.100 ± 0.100 at 0.004"
+    assert soap_row[2] == "2.000 ± 0.000, 1.000 ± 0.000 at 0.004"
+    assert soap_row[4].endswith(", 1.00 of 0.004")
+
+
 def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soap = Contender("sketchy_soap", 64)
     runs = {
