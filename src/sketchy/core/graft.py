@@ -27,7 +27,7 @@ from sketchy.core.moments import (
 from sketchy.core.panels import panels
 
 OWN = "own"
-# In eigenbases steps are short where gradients have few directions. While an autoencoder sat on its first plateau
+# In eigenbases steps are short where gradients have few directions. On the first plateau of an autoencoder
 # the length by rows was 2 to 500 times the own one; after that, and on a character model, 0.4 to 2 times.
 FLOOR = 0.5
 ROOT = "graft_root"  # the one accumulator as large as the weight
