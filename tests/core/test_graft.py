@@ -70,7 +70,7 @@ def by_hand(rule: str, G: list[Tensor], x: Tensor) -> Tensor:
             return unit(x) / damped(sum(unit(g) ** 2 for g in G))
         case "rmsprop_normalized":
             return unit(x) / damped(average([unit(g) ** 2 for g in G]))
-        case "rows":
+        case "rows" | "own":
             v = average([g.reshape(len(g), -1) ** 2 for g in G]).mean(1)
             return x / damped(v).reshape(-1, *[1] * (x.dim() - 1))
         case "factored":
@@ -114,6 +114,15 @@ def test_rmsprop_is_the_step_of_adam(rng):
     v = average([g[0] ** 2 for g in G]).sqrt()
     found = run("rmsprop", G, G[-1])[0]
     assert_close(found * (v + EPS * v.max()) / v, expected, scale=1, tolerance=1e-10)
+
+
+def test_a_step_of_its_own_length_is_lengthened_to_half_the_lent_one_and_others_are_given_it(rng):
+    direction = torch.randn(3, 4, 3, generator=rng, dtype=F64)
+    length = frobenius(direction)
+    own, lent = torch.tensor([1.0, 1.0, 0.0], dtype=F64), torch.tensor([1.9, 2.1, 0.0], dtype=F64)
+    found = graft.factor("own", lent * length, direction, own)
+    assert_close(found, torch.tensor([1.0, 1.05, 0.0]), scale=1, tolerance=1e-7)
+    assert_close(graft.factor("rows", lent * length, direction, own), lent, scale=1, tolerance=EXACT)
 
 
 @pytest.mark.parametrize("rule", ["adagrad_normalized", "rmsprop_normalized"])
