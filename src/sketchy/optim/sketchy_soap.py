@@ -14,7 +14,7 @@ from sketchy.optim.turn import Preconditioner, Turn
 
 
 class SketchySOAP(Engine):
-    """Adam in the basis of the sketches: SOAP's step with rank * (m + n) + rank² + m numbers beside the momentum.
+    """Adam in the basis of the sketches: SOAP's step for rank * (m + n) + rank² + m numbers and momentum.
 
     The sketches of `SketchyShampoo` give a basis for rows and one for columns. The gradient's second moment
     is kept entry by entry inside both bases, by rows and columns where one of them ends, and as one number
