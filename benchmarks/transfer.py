@@ -127,7 +127,7 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
     adamw = sweeps(path, ADAMW)
     if not adamw:
         return []
-    base, tied = best_tried(adamw), ties(adamw)
+    base, tied, adamw_between = best_tried(adamw), ties(adamw), best_between(adamw)
     digits = 3 if min(adamw[base].values()) < 10 else 1
 
     def shown(sweep: Sweep, rate: float) -> str:
@@ -138,10 +138,9 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
         if sweep := sweeps(path, contender):
             best, between = best_tried(sweep), best_between(sweep)
             at = [shown(sweep, base), *(f"{shown(sweep, rate) or 'not run'} at {rate:g}" for rate in tied)]
-            over = []
-            if contender != ADAMW:
-                over = [ratio(between, best_between(adamw))]
-                over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied if between is not None]
+            over = [ratio(between, adamw_between)] if contender != ADAMW else []
+            if over and between is not None:
+                over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied]
             tried = f"{shown(sweep, best)} at {best:g}"
             lines.append([task, str(contender), ", ".join(at), tried, ", ".join(over), str(len(sweep[best]))])
     return lines
