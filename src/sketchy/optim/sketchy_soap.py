@@ -24,7 +24,7 @@ class SketchySOAP(Engine):
     """
 
     kind: ClassVar[str] = "corrected"
-    changed: ClassVar[dict[str, Any]] = {"graft": OWN}
+    changed: ClassVar[dict[str, Any]] = {"graft": OWN, "graft_scale": 2.25}
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
 
     def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:
