@@ -240,14 +240,21 @@ def test_a_sparse_gradient_is_refused_before_anything_changes(case: Case) -> Non
 @every_class
 def test_complex_parameters_are_refused_at_the_door(case: Case) -> None:
     bad = nn.Parameter(torch.zeros(3, 2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match=r"parameter 0 is complex.*view_as_real"):
+    with pytest.raises(TypeError, match=r"parameter 0 of group 0 is complex.*view_as_real"):
         case.make([bad])
     params = weights()
     optimizer = case.make(params)
-    with pytest.raises(TypeError, match="parameter 1 is complex"):
+    with pytest.raises(TypeError, match="parameter 1 of group 1 is complex"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2)), bad]})
     assert len(optimizer.param_groups) == 1
     advance(optimizer, params, range(1))
+
+    optimizer.param_groups[0]["params"][-1] = bad  # behind the optimizer's back
+    bad.grad = torch.ones_like(bad)
+    before = snapshot(optimizer)
+    with pytest.raises(TypeError, match=f"parameter {len(params) - 1} of group 0 is complex"):
+        optimizer.step()
+    assert_same(snapshot(optimizer), before)
 
 
 @pytest.mark.parametrize("rule", [None, *RULES])

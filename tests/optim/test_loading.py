@@ -57,6 +57,21 @@ DAMAGES: dict[str, tuple[Callable[[State], Any], str]] = {
     "a wrong shape": (_put("step", torch.zeros(3)), r"step of shape \(3,\)"),
     "a wrong dtype": (_put("step", torch.zeros((), dtype=torch.int64)), "step in torch.int64"),
     "a NaN": (_spoil, "NaN"),
+    "a negative counter": (_put("step", torch.tensor(-1.0)), "step with entries below zero"),
+    "a sparse tensor": (_put("step", torch.tensor(1.0).to_sparse()), "step in .*sparse"),
+    "a state of nobody": (lambda s: s["state"].update({99: s["state"][0]}), "a state for 99"),
+    "no dict of states": (lambda s: s.update(state=None), "'state' of the state dict is a NoneType"),
+    "a list of states": (lambda s: s.update(state=[1]), "'state' of the state dict is a list"),
+    "None for groups": (
+        lambda s: s.update(param_groups=None),
+        "'param_groups' of the state dict is a NoneType",
+    ),
+    "a list for a group": (lambda s: s["param_groups"].__setitem__(0, []), "group 0 .*is a list"),
+    "None for parameters": (lambda s: s["param_groups"][0].update(params=None), "lacks a list of params"),
+    "a rate below zero": (
+        lambda s: s["param_groups"][0].update(lr=torch.tensor(-1.0)),
+        "lr=-1.0 in parameter group 0",
+    ),
     "not a dict": (lambda s: s["state"].update({0: [torch.zeros(3)]}), "list"),
     "a bad option": (lambda s: s["param_groups"][0].update(lr=-1.0), "lr=-1.0 in parameter group 0"),
     "bad betas": (lambda s: s["param_groups"][0].update(betas=(0.9, 1.5)), "beta2=1.5 in parameter group 0"),
@@ -95,8 +110,9 @@ def test_a_foreign_state_dict_is_refused_and_changes_nothing(case: Case) -> None
         _assert_refused(optimizer, adamw.state_dict(), "another optimizer")
     for other in CLASSES:
         if other.cls is not case.cls:
-            foreign, _ = stepped(other)
-            _assert_refused(optimizer, foreign.state_dict(), "another optimizer")
+            for steps in (0, 2):
+                foreign, _ = stepped(other, steps)
+                _assert_refused(optimizer, foreign.state_dict(), "another optimizer")
     if "rank" in case.options:
         wider, _ = stepped(case, rank=4)
         saved = wider.state_dict()
@@ -121,3 +137,27 @@ def test_a_state_for_weights_of_another_shape_is_refused() -> None:
     optimizer, foreign = Shampoo([mine]), Shampoo([other])
     advance(foreign, [other], [0])
     _assert_refused(optimizer, foreign.state_dict(), "shape")
+
+
+@every_class
+def test_states_that_no_step_leaves_behind_are_refused(case: Case) -> None:
+    """Roots of negative numbers and bases that are none would spoil weights some steps later."""
+    optimizer, _ = stepped(case)
+    saved = optimizer.state_dict()
+    unsigned = {"eigenvalues": "below zero", "escaped_mass": "below zero", "moment": "below zero"}
+    tried = set()
+    for index, state in saved["state"].items():
+        for key, value in state.items():
+            message = next((m for end, m in unsigned.items() if key.endswith(end)), None)
+            if key.endswith("_basis"):
+                bad, message = torch.zeros_like(value), "not orthonormal"
+            elif message:
+                bad = value.clone()
+                bad.view(-1)[0] = -1e-3
+            else:
+                continue
+            tried.add(message)
+            damaged = copy.deepcopy(saved)
+            damaged["state"][index][key] = bad
+            _assert_refused(optimizer, damaged, message)
+    assert tried == {"below zero", "not orthonormal"}

@@ -18,6 +18,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("lr", float("nan"), "lr=nan"),
     ("lr", float("inf"), "lr=inf"),
     ("lr", "0.1", "lr='0.1'"),
+    ("lr", torch.tensor(-1.0), "lr=-1.0"),
+    ("lr", torch.tensor(float("nan")), "lr=nan"),
     ("lr", torch.ones(2), r"lr is a tensor of shape \(2,\)"),
     ("betas", 0.9, "betas=0.9"),
     ("betas", (0.9,), r"betas=\(0.9,\)"),
@@ -178,7 +180,15 @@ def test_the_papers_settings_are_valid_and_differ_from_the_defaults() -> None:
     params = weights()
     optimizer = SketchyShampoo(params, lr=0.1, **PAPER)
     advance(optimizer, params, range(3))
-    assert optimizer.defaults["start_step"] == 101 and optimizer.defaults["update_every"] == 10
+    said = {  # Sec. 5 and App. C
+        "block_size": 1024,
+        "rank": 256,
+        "start_step": 101,
+        "update_every": 10,
+        "graft": "rmsprop_normalized",
+        "moving_average_momentum": True,
+    }
+    assert said.items() <= optimizer.defaults.items()
     with pytest.raises(ValueError, match="no such option"):
         Shampoo(params, **PAPER)
 
@@ -188,3 +198,19 @@ def test_defaults_are_those_of_the_docs() -> None:
         assert cls(weights()).defaults["lr"] == 1e-3 and cls(weights()).defaults["betas"] == (0.9, 0.999)
     adagrad = SketchyAdagrad(weights()).defaults
     assert adagrad["betas"] == (0.0, 1.0) and adagrad["graft"] is None and adagrad["weight_decay"] == 0
+
+
+def test_a_slip_in_a_group_is_refused_and_what_others_keep_there_is_not() -> None:
+    for slip, meant in (("weight_deacy", "weight_decay"), ("beta", "betas"), ("update_evry", "update_every")):
+        with pytest.raises(ValueError, match=rf"{slip}=0.3 in parameter group 0: .* did you mean {meant}\?"):
+            SketchyShampoo([{"params": weights(), slip: 0.3}])
+    others = {
+        "initial_lr": 0.1,
+        "max_lr": 1.0,
+        "lr_scale": 0.5,
+        "swa_lr": 0.1,
+        "name": "body",
+        "foreach": None,
+    }
+    optimizer = SketchyShampoo([{"params": weights(), **others}])
+    assert others.items() <= optimizer.param_groups[0].items()

@@ -227,7 +227,9 @@ def test_options_that_shape_the_state_may_not_change_under_it(case: Case, change
     optimizer, params = stepped(case, **options)
     before = snapshot(optimizer)
     optimizer.param_groups[0].update(change)
-    with pytest.raises(ValueError, match="parameter 0 has a state of another shape or of other options"):
+    with pytest.raises(
+        ValueError, match="parameter 0 of group 0 has a state of another shape or of other options"
+    ):
         optimizer.step()
     assert_same(snapshot(optimizer), before)
     optimizer.state.clear()

@@ -8,8 +8,9 @@ step depends on its own gradient alone.
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, ClassVar, Unpack, overload
+from typing import Any, ClassVar, NoReturn, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -73,7 +74,13 @@ class Engine(Optimizer):
         for name in options:
             if name in self.without:
                 raise ValueError(f"{name}={options[name]!r}{where}: {type(self).__name__} has no such option")
-            if name not in table.OPTIONS and not where:
+            if name in table.OPTIONS:
+                continue
+            # others keep their own things in groups (initial_lr, lr_scale): there, only a slip is refused
+            meant = get_close_matches(name, self._options(), n=1, cutoff=0.85)
+            if where and meant:
+                raise ValueError(f"{name}={options[name]!r}{where}: no such option; did you mean {meant[0]}?")
+            if not where:
                 raise TypeError(
                     f"{type(self).__name__} has no option {name!r}; it has {', '.join(self._options())}"
                 )
@@ -87,10 +94,7 @@ class Engine(Optimizer):
             param_group.update(table.check(param_group, f" in parameter group {index}"))
             for i, p in enumerate(param_group["params"]):
                 if p.is_complex():
-                    raise TypeError(
-                        f"{name_in(param_group, i)} is complex; {type(self).__name__} takes real weights"
-                        " (torch.view_as_real gives a real view)"
-                    )
+                    self._refuse_complex(index, i)
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
@@ -128,9 +132,10 @@ class Engine(Optimizer):
         Each tensor keeps its own dtype, where torch would cast it to the parameter's.
         """
         final: dict[str, Any] = {}
+        telling = frozenset[str]().union(*(cls.without for cls in Engine.__subclasses__()))
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            check_loaded(self, loaded, self._plan)
+            check_loaded(self, loaded, self._plan, telling)
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
@@ -161,13 +166,23 @@ class Engine(Optimizer):
 
     def _check_gradients(self) -> None:
         """Refuse what no path takes, before anything changes."""
-        for group in self.param_groups:
+        for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
-                if p.grad is not None and p.grad.layout != torch.strided:
+                if p.grad is None:
+                    continue
+                if p.is_complex():  # it was put in after the group was added
+                    self._refuse_complex(g, i)
+                if p.grad.layout != torch.strided:
                     raise RuntimeError(
-                        f"{name_in(group, i)} has a sparse gradient; {type(self).__name__} needs dense"
-                        " ones (for embeddings, torch.optim.SparseAdam works beside it)"
+                        f"{name_in(self.param_groups, g, i)} has a sparse gradient; {type(self).__name__}"
+                        " needs dense ones (for embeddings, torch.optim.SparseAdam works beside it)"
                     )
+
+    def _refuse_complex(self, g: int, i: int) -> NoReturn:
+        raise TypeError(
+            f"{name_in(self.param_groups, g, i)} is complex; {type(self).__name__} takes real weights"
+            " (torch.view_as_real gives a real view)"
+        )
 
     @_uncompiled
     def _waves(self) -> list[list[Stack]]:

@@ -1,17 +1,18 @@
 """Loading a state dict: everything is checked before anything changes, and dtypes survive."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sketchy.optim import options
+from sketchy.optim import options, plan
 from sketchy.optim.plan import Plan
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
-_ALWAYS = ("params", "lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
+_ALWAYS = ("lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
+_ASKEW = 0.05  # how far a basis may be from orthonormal; those stored in bfloat16 are off by a tenth of it
 
 
 def _pairs(
@@ -27,16 +28,26 @@ def _pairs(
     return pairs
 
 
-def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
-    """Raise ValueError, and say where, unless this is a state of this optimizer for these parameters."""
+def check_loaded(
+    optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf, telling: Collection[str]
+) -> None:
+    """Raise ValueError, and say where, unless this is a state of this optimizer for these parameters.
+
+    ``telling``: options that some of our optimizers have and others have not.
+    """
     kind = type(optimizer).__name__
-    for part in ("state", "param_groups"):
+    for part, what in (("state", Mapping), ("param_groups", list | tuple)):
         if part not in loaded:
-            raise ValueError(f"the state dict has no {part!r}: is it an optimizer's?")
-    for index, saved in enumerate(loaded["param_groups"]):
-        if missing := [name for name in _ALWAYS if name not in saved]:
+            raise ValueError(f"the state dict has no {part!r}: is it an optimizer's? Nothing was loaded")
+        if not isinstance(loaded[part], what):
             raise ValueError(
-                f"parameter group {index} of the state dict lacks {', '.join(missing)}: it was saved by"
+                f"{part!r} of the state dict is a {type(loaded[part]).__name__}: it is damaged. Nothing"
+                " was loaded"
+            )
+    for index, saved in enumerate(loaded["param_groups"]):
+        if problem := _problem_of_group(saved, optimizer.defaults.keys(), telling):
+            raise ValueError(
+                f"parameter group {index} of the state dict {problem}: it was saved by"
                 f" another optimizer than {kind}, or is damaged. Nothing was loaded"
             )
         options.check(saved, f" in parameter group {index} of the state dict")
@@ -48,9 +59,28 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
             f"the state dict has parameter groups of sizes {sizes[1]}, {kind} has {sizes[0]}:"
             " different number of parameter groups or parameters. Nothing was loaded"
         )
-    for settings, p, name, key in _pairs(optimizer, loaded):
+    pairs = _pairs(optimizer, loaded)
+    if strangers := loaded["state"].keys() - {key for *_, key in pairs}:
+        raise ValueError(
+            f"the state dict has a state for {', '.join(sorted(map(str, strangers)))}, which is in no"
+            " parameter group of it: it is damaged. Nothing was loaded"
+        )
+    for settings, p, name, key in pairs:
         if loaded["state"].get(key):
             _check_state(loaded["state"][key], plan_of(settings, p, name), name or str(key), kind)
+
+
+def _problem_of_group(saved: Any, own: Collection[str], telling: Collection[str]) -> str:
+    """What keeps a saved parameter group from being one of an optimizer with the options ``own``."""
+    if not isinstance(saved, Mapping):
+        return f"is a {type(saved).__name__}, not a dict"
+    if missing := [name for name in (*_ALWAYS, *telling) if name in own and name not in saved]:
+        return f"lacks {', '.join(sorted(missing))}"
+    if extra := [name for name in telling if name in saved and name not in own]:
+        return f"has {', '.join(sorted(extra))}"
+    if not isinstance(saved.get("params"), list | tuple):
+        return "lacks a list of params"
+    return ""
 
 
 def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
@@ -63,23 +93,35 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         problem = f"has {', '.join(sorted(map(str, extra)))}, which {kind} does not keep with these options"
     else:
         for key, tensor in plan.state.items():
-            value = saved[key]
-            if not isinstance(value, Tensor) or tuple(value.shape) != tensor.shape:
-                found = (
-                    f"shape {tuple(value.shape)}"
-                    if isinstance(value, Tensor)
-                    else f"a {type(value).__name__}"
-                )
-                problem = f"has {key} of {found}, not a tensor of shape {tensor.shape}"
-            elif not value.is_floating_point():
-                problem = f"has {key} in {value.dtype}, not in {tensor.dtype}"
-            elif not value.is_meta and not torch.isfinite(value).all():
-                problem = f"has {key} with NaN or Inf"
+            if wrong := _problem_of_tensor(saved[key], tensor, is_basis=key.endswith("_basis")):
+                problem = f"has {key} {wrong}"
     if problem:
         raise ValueError(
             f"the saved state of parameter {name!r} {problem};"
             " it was saved by another optimizer, by other options, or is damaged. Nothing was loaded"
         )
+
+
+def _problem_of_tensor(value: Any, wanted: plan.Tensor, *, is_basis: bool) -> str:
+    """What is wrong with a tensor of a saved state."""
+    if not isinstance(value, Tensor):
+        return f"of a {type(value).__name__}, not a tensor of shape {wanted.shape}"
+    if tuple(value.shape) != wanted.shape:
+        return f"of shape {tuple(value.shape)}, not a tensor of shape {wanted.shape}"
+    if not value.is_floating_point() or value.layout != torch.strided:
+        return f"in {value.dtype}, {value.layout}, not in {wanted.dtype}, strided"
+    if value.is_meta:
+        return ""
+    if not torch.isfinite(value).all():
+        return "with NaN or Inf"
+    if not wanted.signed and value.min() < 0:
+        return "with entries below zero"
+    if is_basis:
+        wide = value.to(wanted.dtype if wanted.dtype.itemsize > 4 else torch.float32)
+        gram = wide.mT @ wide
+        if (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max() > _ASKEW:
+            return "whose columns are not orthonormal"
+    return ""
 
 
 def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:

@@ -68,12 +68,17 @@ def _dtype(*allowed: torch.dtype) -> Callable[[str, Any], str | None]:
     return check
 
 
+_NOT_NEGATIVE = _number("at least 0", lambda v: 0 <= v < float("inf"))
+
+
 def _lr(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} is a tensor of shape {tuple(value.shape)}: must hold one number")
+        if not value.is_meta:
+            _NOT_NEGATIVE(name, value.item())
         return value
-    return _number("at least 0", lambda v: 0 <= v < float("inf"))(name, value)
+    return _NOT_NEGATIVE(name, value)
 
 
 def _betas(name: str, value: Any) -> tuple[float, float]:
@@ -90,8 +95,6 @@ class Option:
     check: Callable[[str, Any], Any]
     meaning: str
 
-
-_NOT_NEGATIVE = _number("at least 0", lambda v: 0 <= v < float("inf"))
 
 OPTIONS: dict[str, Option] = {
     "lr": Option(1e-3, _lr, "learning rate, a number or a tensor of one; an AdamW rate is the right start"),

@@ -41,6 +41,7 @@ class Tensor:
     per_block: bool = False  # the first dimension counts blocks
     on_host: bool = False  # read by Python each step, so it may not lie on an accelerator
     whole: bool = False  # as large as the weight: changed where it lies, and not gathered with the rest
+    signed: bool = False  # whether entries may be negative: those of momentum and of bases
 
     @property
     def bytes(self) -> int:
@@ -91,7 +92,7 @@ def _plan(
     state = {name: Tensor((), torch.float32) for name in ("step", "skipped")}
     if momentum:
         state["momentum"] = Tensor(
-            shape, getattr(torch, momentum_dtype) if momentum_dtype else wide, whole=True
+            shape, getattr(torch, momentum_dtype) if momentum_dtype else wide, whole=True, signed=True
         )
     if path == "adam":
         state["root_moment"] = Tensor(shape, wide, whole=True)
@@ -103,11 +104,11 @@ def _plan(
     axes = _axes(blocks.block, math.inf if kind == "dense" else rank, bool(one_sided))
     live = [axis for axis in axes if axis is not None]
 
-    def per_block(shape: Shape, dtype: torch.dtype = torch.float64, whole: bool = False) -> Tensor:
-        return Tensor((blocks.count, *shape), dtype, per_block=True, whole=whole)
+    def per_block(shape: Shape, dtype: torch.dtype = torch.float64, **traits: bool) -> Tensor:
+        return Tensor((blocks.count, *shape), dtype, per_block=True, **traits)
 
     for axis in live:
-        state[f"{axis.name}_basis"] = per_block((axis.dim, axis.rank), sketched)
+        state[f"{axis.name}_basis"] = per_block((axis.dim, axis.rank), sketched, signed=True)
         state[f"{axis.name}_eigenvalues"] = per_block((axis.rank,))
         state[f"{axis.name}_escaped_mass"] = per_block(())
         state[f"{axis.name}_error_bound"] = per_block(())

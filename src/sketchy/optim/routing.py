@@ -5,7 +5,7 @@ moments suit them, and users ask for the split more often than for anything else
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -68,10 +68,10 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
     return [{"params": params, "path": path, **options} for path, params in groups.items()]
 
 
-def name_in(group: Mapping[str, Any], index: int) -> str:
-    """What to call a parameter of a group in a message."""
-    names = group.get("param_names")
-    return f"parameter {names[index]!r}" if names else f"parameter {index}"
+def name_in(groups: Sequence[Mapping[str, Any]], g: int, i: int) -> str:
+    """What to call the i-th parameter of the g-th group in a message."""
+    names = groups[g].get("param_names")
+    return f"parameter {names[i]!r}" if names else f"parameter {i} of group {g}"
 
 
 def names_of(groups: Iterable[Mapping[str, Any]]) -> dict[torch.Tensor, str]:

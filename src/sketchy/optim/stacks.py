@@ -32,7 +32,7 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of
                 state[p].update(states.create(p, plan))
             elif not states.fits(state[p], plan):
                 raise ValueError(
-                    f"{name_in(group, i)} has a state of another shape or of other options: rank,"
+                    f"{name_in(groups, g, i)} has a state of another shape or of other options: rank,"
                     " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
                     " Clear optimizer.state[parameter] to start it afresh"
                 )
