@@ -3,7 +3,9 @@
 Where `operator.Compensated` has the paper's pseudo-inverse, training damps: eigenvalues are raised by
 eps times the largest. The weight outside the basis is that of ρ. A direction whose eigenvalue is zero, in
 the basis or, while nothing has escaped (ρ = 0), outside it, has never been seen. It is taken for an average
-one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would.
+one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would. Where a sketch
+is older than the gradient (``stale``), ρ says nothing of a direction that is new: nothing counts for less
+than a share of an average one.
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,9 @@ from sketchy.core.sketch import Sketch
 
 # At or below this share of the largest eigenvalue, mass is rounding.
 _NEVER_SEEN = 1e-14
+# The least that an old sketch says of any direction, over tr C / d: with exponent 1/4 a new direction's step
+# is at most 1.8 times an average one's.
+STALE = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,15 @@ class InverseRoot:
         return add_outer_(x, multiply(x, U).mul_(weights), U)
 
 
-def inverse_root(sketch: Sketch, exponent: float, eps: float) -> InverseRoot:
+def inverse_root(sketch: Sketch, exponent: float, eps: float, *, stale: bool = False) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
-    (root,) = inverse_roots([sketch], exponent, eps)
+    (root,) = inverse_roots([sketch], exponent, eps, stale=stale)
     return root
 
 
-def inverse_roots(sketches: Sequence[Sketch], exponent: float, eps: float) -> list[InverseRoot]:
+def inverse_roots(
+    sketches: Sequence[Sketch], exponent: float, eps: float, *, stale: bool = False
+) -> list[InverseRoot]:
     """`inverse_root` for several stacks of sketches, of one rank and any d."""
     bases = [sketch.basis for sketch in sketches]
     lam = joined([sketch.eigenvalues for sketch in sketches])
@@ -63,10 +70,13 @@ def inverse_roots(sketches: Sequence[Sketch], exponent: float, eps: float) -> li
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
     seen = largest > 0
-    # needed only where ρ = 0
+    # needed only where ρ = 0, or where the sketch is old
     average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
 
-    values = torch.where(values > _NEVER_SEEN * largest, values, average).add_(largest, alpha=eps)
+    values = torch.where(values > _NEVER_SEEN * largest, values, average)
+    if stale:
+        values = torch.maximum(values, STALE * average)
+    values = values.add_(largest, alpha=eps)
     # a sketch of nothing passes on what momentum is left, and is zero by its factor
     values = torch.where(seen, values, 1.0) ** -exponent
     inside, outside = values[..., :-1], values[..., -1:]

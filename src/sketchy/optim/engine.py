@@ -208,12 +208,13 @@ class Engine(Optimizer):
         alike: dict[Any, list[tuple[int, int, Sketch]]] = defaultdict(list)
         for t, turn in enumerate(turns):
             roots.append([None] * len(turn.plan.axes))
-            for i, sketch in enumerate(turn.sketches):
-                if sketch is not None:
-                    key = (sketch.rank, turn.plan.exponent, turn.group["eps"], sketch.basis.device)
+            for i, (axis, sketch) in enumerate(zip(turn.plan.axes, turn.sketches, strict=True)):
+                if axis is not None and sketch is not None:
+                    stale = not turn.stack.due and not axis.dense  # whole factors know weak from new
+                    key = (sketch.rank, turn.plan.exponent, turn.group["eps"], stale, sketch.basis.device)
                     alike[key].append((t, i, sketch))
-        for (_, exponent, eps, _), some in alike.items():
-            new = inverse_roots([sketch for *_, sketch in some], exponent, eps)
+        for (_, exponent, eps, stale, _), some in alike.items():
+            new = inverse_roots([sketch for *_, sketch in some], exponent, eps, stale=stale)
             for (t, i, _), root in zip(some, new, strict=True):
                 roots[t][i] = root
         return [partial(precondition_, roots=each) for each in roots]
