@@ -67,6 +67,8 @@ def test_param_groups_sketches_vectors_when_asked() -> None:
         *("transformer.wte.weight", "transformer.wpe.weight", "model.embed_tokens.weight"),
         *("tok_embeddings.weight", "pos_embed", "token_emb.weight", "lm_head.weight", "head.weight"),
         *("classifier.weight", "unembed.weight", "module.head.fc.weight", "Embedding_0.weight"),
+        *("output.weight", "model.output.weight", "score.weight", "qa_outputs.weight"),
+        *("embeddings.word_embeddings.weight", "_orig_mod.wte.weight"),
     ],
 )
 def test_ends_of_a_model_are_known_by_name(name: str) -> None:
@@ -78,6 +80,8 @@ def test_ends_of_a_model_are_known_by_name(name: str) -> None:
     [
         *("blocks.0.attn.qkv.weight", "layers.3.mlp.up_proj.weight", "multihead_attn.in_proj_weight"),
         *("headroom.weight", "ahead.weight", "conv1.weight", "member.weight", "0.weight"),
+        *("patch_embed.proj.weight", "time_embed.0.weight", "embeddings.patch_embeddings.projection.weight"),
+        *("layer.0.attention.output.dense.weight", "layers.0.attn.output.weight", "scores.0.weight"),
     ],
 )
 def test_other_names_are_not(name: str) -> None:
@@ -87,6 +91,7 @@ def test_other_names_are_not(name: str) -> None:
 def test_without_names_a_vocabulary_is_known_by_its_size() -> None:
     assert looks_like_embedding_or_head(None, (50257, 768))
     assert looks_like_embedding_or_head(None, (768, 50257))
+    assert looks_like_embedding_or_head(None, (32000, 4096))
     assert not looks_like_embedding_or_head(None, (16384, 16384))
     assert not looks_like_embedding_or_head(None, (4096, 1024))
 

@@ -12,10 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-# one part of a dotted name: wte, embed_tokens, tok_embeddings, lm_head, head, classifier, unembed
-_NAMES = re.compile(r"(^|[._])(wte|wpe|\w*embed\w*|\w*_emb|emb|lm_head|head|classifier|unembed\w*)([._]|$)")
-# a weight this long and this much longer than wide has a vocabulary for an axis
-_VOCABULARY, _ASPECT = 16384, 8
+_NAMES = re.compile(
+    # the last part of a dotted name: wte, embed_tokens, pos_embed, unembed; not patch_embed.proj
+    r"(^|[._])(wte|wpe|\w*embed\w*|\w*_emb|emb|score|qa_outputs)(\.weight)?$"
+    # any part: lm_head, head.fc, classifier
+    r"|(^|[._])(lm_head|head|classifier)([._]|$)"
+    # of the whole model; deeper ones are layers of a block
+    r"|^(\w+\.)?output\.weight$"
+)
+# a weight this long and this much longer than wide has a vocabulary for an axis: 32000 x 4096, 50257 x 768
+_VOCABULARY, _ASPECT = 16384, 6
 
 
 @lru_cache(maxsize=4096)
