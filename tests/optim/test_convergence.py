@@ -104,9 +104,9 @@ PROBLEMS = {
     "rosenbrock_vector": Problem(rosenbrock_vector, 1000, 1e-3, SMALL),  # from 24
     "rosenbrock_matrix": Problem(rosenbrock_matrix, 1000, 1e-3, SMALL),  # from 50
     "factorisation": Problem(factorisation, 300, 1e-6, SMALL),  # from 9
-    "regression": Problem(regression, 300, 0.045, {"rank": 16}),  # from 0.63
+    "regression": Problem(regression, 1000, 0.025, {"rank": 16}),  # from 0.63
 }
-BEST_OF_SGD = 0.07  # what heavy-ball SGD does not get below in the regression, at the best of its rates
+BEST_OF_SGD = 0.05  # what heavy-ball SGD does not get below in the regression, at the best of its rates
 RATES = {
     # SketchyShampoo, SketchySOAP, SketchyAdagrad, Shampoo
     "parabola": (0.1, 0.1, 1.0, 0.1),
@@ -136,8 +136,8 @@ def minimise(kind: type[torch.optim.Optimizer], problem: Problem, lr: float, **o
 def test_every_optimizer_reaches_the_level(name, kind):
     problem, lr = PROBLEMS[name], RATES[name][OPTIMIZERS.index(kind)]
     options = {k: v for k, v in problem.options.items() if not (kind is Shampoo and k == "rank")}
-    if name == "regression" and kind is not SketchyAdagrad:
-        options["graft"] = "factored"  # features of unlike scales: lengths by rows end at 0.05
+    if name == "regression" and kind in (SketchyShampoo, Shampoo):
+        options["graft"] = "factored"  # features of unlike scales: lengths by rows end at 0.047
     reached = minimise(kind, problem, lr, **options)
     assert reached <= problem.level, f"{reached:.2e}, not {problem.level:.2e}"
 
