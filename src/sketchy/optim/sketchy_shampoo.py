@@ -23,7 +23,8 @@ class SketchyShampoo(Engine):
     For an m x n weight with gradient G: sketch β₂ L + G Gᵀ and β₂ R + Gᵀ G at ``rank``, take
     L̃^(-1/4) M R̃^(-1/4) of the momentum M, with the escaped mass added back, and give it the length of the
     graft's step. State: the momentum and rank * (m + n) numbers. With ``betas=(0, 1), graft=None, eps=0,
-    weight_decay=0`` a step is that of Alg. 3, to the digit with ``solver="exact"``. Options are explained in `sketchy.optim.options.OPTIONS`.
+    weight_decay=0`` a step is that of Alg. 3, to the digit with ``solver="exact"``. Options are explained in
+    `sketchy.optim.options.OPTIONS`.
 
     >>> import torch, sketchy
     >>> net = torch.nn.Linear(8, 4)
