@@ -29,10 +29,20 @@ ENTRIES: dict[str, Entry] = {
 }
 SOURCE_TREES = {"distributed_shampoo": "distributed_shampoo", "soap_reference": "soap", "dion2": "dion"}
 # set in every parameter group that has the key: equal decay, apart from the gradient; one rate for both
-# halves of Muon, as torch recommends to who has a rate tuned for AdamW; a quarter of the width, the
-# share that GaLore's authors project on
-GROUPS = {"weight_decay": 0.01, "weight_decouple": True, "adjust_lr_fn": "match_rms_adamw"}
-LOW_RANK = {"galore_torch": {"rank": 32}, "po_galore": {"rank": 32}, "po_alice": {"rank": 32}}
+# halves of Muon, as torch recommends to who has a rate tuned for AdamW
+GROUPS = {
+    "weight_decay": 0.01,
+    "weight_decouple": True,
+    "decoupled_weight_decay": True,
+    "adjust_lr_fn": "match_rms_adamw",
+}
+# a quarter of the width, the share that GaLore's authors project on, and of that the share of Alice's leading
+# basis; a new projection every 50th step, for at the recommended 200 a run would have two
+LOW_RANK = {
+    "galore_torch": {"rank": 32, "update_proj_gap": 50},
+    "po_galore": {"rank": 32, "update_proj_gap": 50},
+    "po_alice": {"rank": 32, "leading_basis": 5, "update_interval": 50},
+}
 RANKS = (4, 8, 16, 32, 64, 128)  # of ours
 CENTRE = 4e-3  # of the grid of rates
 CENTRES = {  # where that isn't a good place to start, by short runs on two tasks
