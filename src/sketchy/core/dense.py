@@ -23,7 +23,7 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     takes for a small direction and blows up. ``norm``: ‖A‖ (...), float64, where it is known.
     """
     U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
-    scale = extreme_scale(torch.maximum(frobenius(A) if norm is None else norm, lam[..., 0].sqrt()))
+    scale = extreme_scale(torch.maximum(frobenius(A) if norm is None else norm, lam[..., 0].sqrt()), A.dtype)
     if scale is not None:  # squares of extreme numbers leave the range
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
     C = (U * lam.unsqueeze(-2)) @ U.mT

@@ -86,11 +86,13 @@ def frobenius(A: Tensor) -> Tensor:
 def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Sums of squares of A, the first of them over rows; extreme ones by way of A over its magnitude."""
     info = torch.finfo(A.dtype)
-    found = squares(A)
-    total = found[0].sum(-1)
-    lowest = info.tiny / info.eps  # below it, sums of squares lose digits
-    if A.numel() == 0 or within(total, lowest, 1 / lowest):
-        return found
+    if A.numel() == 0:
+        return squares(A)
+    if _readable(A):
+        found = squares(A)
+        lowest = info.tiny / info.eps  # below it, sums of squares lose digits
+        if within(found[0].sum(-1), lowest, 1 / lowest):
+            return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
     power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
     unit = torch.where(largest > 0, torch.exp2(power), 1.0)  # exact to divide by
@@ -112,24 +114,22 @@ def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:
     return rows.reshape(A.shape[:-1]), columns.reshape(*A.shape[:-2], A.shape[-1])
 
 
-def extreme_scale(magnitude: Tensor) -> Tensor | None:
+def extreme_scale(magnitude: Tensor, dtype: torch.dtype) -> Tensor | None:
     """A power of two to divide by where a magnitude is extreme, 1 elsewhere (and for zero); None: 1 for all.
 
     Squares of extreme numbers overflow or underflow: a float32 gradient of 1e20 has a second moment
-    of 1e40. Dividing by a power of two is exact.
+    of 1e40. Dividing by a power of two is exact; it is in the range of ``dtype``.
     """
     if within(magnitude, 1e-8, 1e8):
         return None
-    power = torch.exp2(magnitude.log2().floor().clamp(-500, 500))
+    most = 126 if dtype == torch.float32 else 500
+    power = torch.exp2(magnitude.log2().floor().clamp(-most, most))
     return torch.where((magnitude > 0) & ((magnitude < 1e-8) | (magnitude > 1e8)), power, 1.0)
 
 
 def divide(A: Tensor, scale: Tensor) -> Tensor:
-    """A / scale for (..., d, k) by (...), where the scale itself may be beyond the range of A's dtype."""
-    first = scale.clamp(2.0**-100, 2.0**100)
-    for part in (first, scale / first):
-        A = A / part.to(A.dtype).unsqueeze(-1).unsqueeze(-1)
-    return A
+    """A / scale for (..., d, k) by (...)."""
+    return A / scale.to(A.dtype).unsqueeze(-1).unsqueeze(-1)
 
 
 def as_weights(values: Tensor, x: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ def update_all(
     dtype, eps = Us[0].dtype, torch.finfo(Us[0].dtype).eps
     lam = beta2 * joined([sketch.eigenvalues for sketch in sketches])
     norm = joined([frobenius(A) for A in As] if norms is None else norms)
-    scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()))
+    scale = extreme_scale(torch.maximum(norm, lam[..., 0].sqrt()), As[0].dtype)
     if scale is not None:  # from here on, everything is in units of the scale
         parts = zip(As, parted(scale, As), strict=True)
         As = [A if certain(part == 1) else divide(A, part) for A, part in parts]
