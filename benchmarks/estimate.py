@@ -4,7 +4,7 @@
 
 A product takes the longer of its arithmetic and its memory traffic; all else its traffic, which is counted
 from a step on meta tensors: these take the road of an accelerator, where no value is read. Nothing is
-measured: the sustained shares of peak, and the time of an eigenproblem, are assumptions, printed with the table.
+measured: the sustained shares of peak and the time of an eigenproblem are assumptions, printed with it.
 """
 
 from contextlib import nullcontext

