@@ -19,6 +19,7 @@ COLUMNS = (
     "of a training step", "state, MB", "operations", "Python ms", "settings",
 )  # fmt: skip
 WORDS = ("optimizer", "settings")
+ASKED = ("what", "asked", "measured", "met")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def about(row: Row) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A section with a table for each problem."""
+    """A section with a table for each problem, and what was asked of all."""
     parts = []
     for problem in dict.fromkeys(row["problem"] for row in rows):
         own = [row for row in rows if row["problem"] == problem]
@@ -141,18 +142,36 @@ def markdown(rows: Sequence[Row]) -> str:
         title = PROBLEMS[problem].title if problem in PROBLEMS else problem
         text = table(COLUMNS, (cells(results, row) for row in own), left=WORDS)
         parts.append(f"### {title[0].upper()}{title[1:]}\n\n{text}\n\n{about(own[0])}\n")
+    verdicts = [(v.what, f"≤ {v.most:.3g}", str(v.measured), v.word) for v in checks(rows)]
+    parts.append(f"### What was asked\n\n{table(ASKED, verdicts, left=ASKED)}\n")
     return "\n".join(parts)
 
 
-def checks(rows: Sequence[Row]) -> list[str]:
-    """What issue 5 asks, what was measured (or nothing, where it was not), and whether that is enough."""
+@dataclass(frozen=True)
+class Verdict:
+    """A ratio that was asked for, and the measured one."""
+
+    what: str
+    most: float
+    measured: Ratio
+
+    @property
+    def word(self) -> str:
+        return "yes" if self.measured.middle <= self.most else "NO"
+
+    def __str__(self) -> str:
+        return f"{self.what}: asked ≤ {self.most:.3g} / measured {self.measured} / {self.word}"
+
+
+def checks(rows: Sequence[Row]) -> list[Verdict]:
+    """What was asked and has been measured."""
     by_problem = {p: Results(r for r in rows if r["problem"] == p) for p in {r["problem"] for r in rows}}
     nothing = Results(())
     block, matrix, deep, flat = (
         by_problem.get(name, nothing) for name in ("block", "matrix", "transformer", "transformer2")
     )
     ours, soap = block.cpu("sketchy_shampoo", 64), block.cpu("sketchy_soap", 64)
-    asked: list[tuple[str, float, float | Ratio | None]] = [
+    asked: list[tuple[str, float, Ratio | None]] = [
         ("block, rank 64: SketchyShampoo / its floor", 1.5, block.floor("sketchy_shampoo", 64)),
         ("block, rank 64: SketchyShampoo / AdamW foreach", 10, block.ratio(ours, block.cpu("adamw"))),
         ("block, rank 64: SketchyShampoo / pytorch_optimizer's SOAP", 1 / 8,
@@ -164,15 +183,9 @@ def checks(rows: Sequence[Row]) -> list[str]:
     ]  # fmt: skip
     for name in ("sketchy_shampoo", "sketchy_soap"):
         counts = deep.operations(name, 64), flat.operations(name, 64)
-        quotient = counts[0] / counts[1] if counts[0] and counts[1] else None
+        quotient = Ratio(*3 * (counts[0] / counts[1],)) if counts[0] and counts[1] else None
         asked.append((f"operations of {name}, rank 64: 12 layers / 2 layers", 1.2, quotient))
         for problem in ("block", "layer512"):
             slowdown = by_problem.get(problem, nothing).slowdown(name, 64)
             asked.append((f"{problem}: training step at 4096 tokens, {name} / AdamW", 1.12, slowdown))
-    return [verdict(what, most, measured) for what, most, measured in asked if measured is not None]
-
-
-def verdict(what: str, most: float, measured: float | Ratio) -> str:
-    value = measured.middle if isinstance(measured, Ratio) else measured
-    text = str(measured) if isinstance(measured, Ratio) else f"{measured:.2f}"
-    return f"{what}: asked ≤ {most:.3g} / measured {text} / {'yes' if value <= most else 'NO'}"
+    return [Verdict(what, most, measured) for what, most, measured in asked if measured is not None]

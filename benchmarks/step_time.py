@@ -321,8 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows += new
             save(path, new)
             progress.console.print(shown(PROBLEMS[name].title, new))
-    for line in checks(rows):
-        console.print(line, highlight=False)
+    for verdict in checks(rows):
+        console.print(str(verdict), highlight=False)
 
 
 if __name__ == "__main__":
