@@ -146,6 +146,8 @@ def distributed_shampoo(named: Named, lr: float, rank: int | None) -> Optimizer:
         precondition_frequency=10,
         start_preconditioning_step=10,
         grafting_config=module.AdamPreconditionerConfig(beta2=0.999, epsilon=1e-8),
+        # otherwise small axes are merged, and a short matrix becomes a vector
+        distributed_config=module.SingleDeviceDistributedConfig(target_parameter_dimensionality=2),
     )
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sketchy.optim import options, plan
+from sketchy.optim import options
 from sketchy.optim.plan import Plan
+from sketchy.optim.plan import Tensor as Planned
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
 _ALWAYS = ("lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
@@ -102,7 +103,7 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         )
 
 
-def _problem_of_tensor(value: Any, wanted: plan.Tensor, *, is_basis: bool) -> str:
+def _problem_of_tensor(value: Any, wanted: Planned, *, is_basis: bool) -> str:
     """What is wrong with a tensor of a saved state."""
     if not isinstance(value, Tensor):
         return f"of a {type(value).__name__}, not a tensor of shape {wanted.shape}"
