@@ -61,10 +61,12 @@ def check_loaded(
             " different number of parameter groups or parameters. Nothing was loaded"
         )
     pairs = _pairs(optimizer, loaded)
-    if strangers := loaded["state"].keys() - {key for *_, key in pairs}:
+    listed = {key for *_, key in pairs}
+    # hooks may keep things under names of their own
+    if strangers := [str(key) for key in loaded["state"] if isinstance(key, int) and key not in listed]:
         raise ValueError(
-            f"the state dict has a state for {', '.join(sorted(map(str, strangers)))}, which is in no"
-            " parameter group of it: it is damaged. Nothing was loaded"
+            f"the state dict has a state for {', '.join(strangers)}, which is in no parameter group of it:"
+            " it is damaged. Nothing was loaded"
         )
     for settings, p, name, key in pairs:
         if loaded["state"].get(key):
