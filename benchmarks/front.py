@@ -14,11 +14,13 @@ import tyro
 
 from benchmarks.contenders import ENTRIES, Contender
 from benchmarks.front_plot import Point, draw
-from benchmarks.quality_runs import Results, load, load_budget
+from benchmarks.quality_runs import Budget, Results, load, load_budget
 from benchmarks.quality_table import FOOTNOTE, markdown, title
 from benchmarks.tuning import Row, Tuning, rows
 
-ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
+X_NAMES = ("optimizer state, MB", "seconds on one core")
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,39 @@ def points(row: Row) -> tuple[Point, Point]:
     )
 
 
+@dataclass(frozen=True)
+class Front:
+    """What the runs of a task say, in words and as a picture."""
+
+    task: str
+    steps: int
+    budget: Budget
+    rows: list[Row]
+
+    @classmethod
+    def of(cls, task: str, path: Path) -> "Front":
+        results, budget = load(path), load_budget(path)
+        if not results:
+            raise SystemExit(f"benchmarks.front: no runs in {path}; python -m benchmarks.quality makes them")
+        steps = statistics.mode(run.steps for run in results)
+        return cls(task, steps, budget, rows(Tuning(results, steps, budget), found(results)))
+
+    def markdown(self) -> str:
+        return f"{title(self.task, self.steps, self.budget)}\n\n{markdown(self.rows)}"
+
+    def picture(self) -> bytes:
+        panels = zip(*(points(row) for row in self.rows if row.records), strict=True)
+        return draw(
+            dict(zip(X_NAMES, map(list, panels), strict=True)), f"{self.task}: loss after {self.steps} steps"
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.front", args=arguments)
-    path = options.results or ROOT / "benchmarks" / "results" / f"quality-{options.task}.jsonl"
-    results, budget = load(path), load_budget(path)
-    if not results:
-        raise SystemExit(f"benchmarks.front: no runs in {path}; python -m benchmarks.quality makes them")
-    steps = statistics.mode(run.steps for run in results)
-    table = rows(Tuning(results, steps, budget), found(results))
-    panels = list(zip(*(points(row) for row in table if row.records), strict=True))
-    out = options.out or ROOT / "docs" / f"front-{options.task}.png"
-    x_names = ("optimizer state, MB", "seconds on one core")
-    content = draw(dict(zip(x_names, panels, strict=True)), f"{options.task}: loss after {steps} steps")
-    out.write_bytes(content)
-    print(f"{title(options.task, steps, budget)}\n\n{markdown(table)}\n\n{FOOTNOTE}\npicture: {out}")
+    front = Front.of(options.task, options.results or RESULTS / f"quality-{options.task}.jsonl")
+    out = options.out or DOCS / f"front-{options.task}.png"
+    out.write_bytes(front.picture())
+    print(f"{front.markdown()}\n\n{FOOTNOTE}\npicture: {out}")
 
 
 if __name__ == "__main__":

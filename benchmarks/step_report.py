@@ -135,16 +135,24 @@ def about(row: Row) -> str:
 
 def markdown(rows: Sequence[Row]) -> str:
     """A section with a table for each problem, and what was asked of all."""
-    parts = []
-    for problem in dict.fromkeys(row["problem"] for row in rows):
-        own = [row for row in rows if row["problem"] == problem]
-        results = Results(own)
-        title = PROBLEMS[problem].title if problem in PROBLEMS else problem
-        text = table(COLUMNS, (cells(results, row) for row in own), left=WORDS)
-        parts.append(f"### {title[0].upper()}{title[1:]}\n\n{text}\n\n{about(own[0])}\n")
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    titles = [PROBLEMS[problem].title if problem in PROBLEMS else problem for problem in problems]
+    parts = [
+        f"### {title[0].upper()}{title[1:]}\n\n{problem_markdown(rows, problem)}\n"
+        for problem, title in zip(problems, titles, strict=True)
+    ]
+    return "\n".join([*parts, f"### What was asked\n\n{asked_markdown(rows)}\n"])
+
+
+def problem_markdown(rows: Sequence[Row], problem: str) -> str:
+    own = [row for row in rows if row["problem"] == problem]
+    results = Results(own)
+    return f"{table(COLUMNS, (cells(results, row) for row in own), left=WORDS)}\n\n{about(own[0])}"
+
+
+def asked_markdown(rows: Sequence[Row]) -> str:
     verdicts = [(v.what, f"≤ {v.most:.3g}", str(v.measured), v.word) for v in checks(rows)]
-    parts.append(f"### What was asked\n\n{table(ASKED, verdicts, left=ASKED)}\n")
-    return "\n".join(parts)
+    return table(ASKED, verdicts, left=ASKED)
 
 
 @dataclass(frozen=True)

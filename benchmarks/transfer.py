@@ -146,19 +146,18 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.transfer", args=arguments)
-    lines = [
-        line
-        for task in tasks.TASKS
-        for line in rows(options.results / f"quality-{task}.jsonl", task, options.rank)
-    ]
+def markdown(results: Path, rank: int) -> str:
+    lines = [line for task in tasks.TASKS for line in rows(results / f"quality-{task}.jsonl", task, rank)]
     if not lines:
         raise SystemExit(
-            f"benchmarks.transfer: no runs of AdamW in {options.results};"
-            " python -m benchmarks.quality makes them"
+            f"benchmarks.transfer: no runs of AdamW in {results}; python -m benchmarks.quality makes them"
         )
-    print(table(HEADER, lines, left=("task", "optimizer")))
+    return table(HEADER, lines, left=("task", "optimizer"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.transfer", args=arguments)
+    print(markdown(options.results, options.rank))
 
 
 if __name__ == "__main__":

@@ -137,6 +137,30 @@ def test_before_the_start_step_the_rule_itself_steps(rule):
     assert_close(steps(X, late)[first - 1 :], plain[first - 1 :], scale=1, tolerance=EXACT)
 
 
+@pytest.mark.parametrize("rule", ["rmsprop_normalized", "rows", None])
+def test_weights_of_one_stack_may_start_at_different_steps(rule):
+    G = gradients((6, 4))[:8]
+
+    def train(late: bool, together: bool) -> list[torch.Tensor]:
+        """The second weight misses two gradients."""
+        params = [torch.nn.Parameter(start((6, 4))) for _ in range(2)]
+        optimizers = [
+            SketchyShampoo(some, lr=LR, rank=3, start_step=5 if late else 1, graft=rule)
+            for some in ([params] if together else [[p] for p in params])
+        ]
+        for step, g in enumerate(G):
+            for i, p in enumerate(params):
+                p.grad = torch.full_like(g, torch.nan) if i and step < 2 else g.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        return [p.detach() for p in params]
+
+    together, apart, early = train(True, True), train(True, False), train(False, True)
+    for i in range(2):
+        assert_close(together[i], apart[i], scale=1, tolerance=EXACT)
+        assert (together[i] - early[i]).abs().max() > 1e-6
+
+
 @pytest.mark.parametrize("moving_average", [True, False])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_momentum_is_taken_of_the_gradient_and_preconditioned(moving_average, nesterov):

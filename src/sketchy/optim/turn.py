@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sketchy.core import dense, graft
 from sketchy.core.axes import as_matrix, unfold
-from sketchy.core.linalg import energies, row_energy, within
+from sketchy.core.linalg import certain, energies, row_energy, within
 from sketchy.core.moments import like
 from sketchy.core.sketch import Sketch, update_all
 from sketchy.optim import state as states
@@ -116,19 +116,23 @@ class Turn:
         """
         group, lender = self.group, self._lender()
         rule = lender.rule
-        lent = lender.step(x * like(ahead, x)) if group["start_step"] > 1 else None
         if rule is not None:
             wanted = ahead * lender.length(x) if length is None else length
-            if lent is not None and graft.normalized(rule):
+        lent = None
+        if group["start_step"] > 1 and not certain(started := self.step >= group["start_step"]):
+            lent = lender.step(x * like(ahead, x))
+            if graft.normalized(rule):
                 lent = lent * like(graft.ratio(wanted, lent), lent)
+            if certain(~started):
+                return lent, _ones(self.step)
         del lender  # and what it has stacked
         direction, factor = preconditioner(x)
         factor = ahead * factor
         if rule is not None:
             factor = graft.factor(rule, wanted, direction, factor) * group["graft_scale"]
         if lent is not None:
-            late = like(self.step, direction) >= group["start_step"]
-            direction, factor = torch.where(late, like(factor, x) * direction, lent), _ones(self.step)
+            own = like(factor, x) * direction
+            direction, factor = torch.where(like(started, x) > 0, own, lent), _ones(self.step)
         return direction, factor
 
     def _adam(self) -> tuple[Tensor, Tensor]:
