@@ -12,14 +12,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 import sketchy
+from benchmarks.arguments import known
 from benchmarks.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 from benchmarks.peers import SOAP
 
 ENTRIES: dict[str, Entry] = {
     **{name: entry for name, entry in OPTIMIZERS.items() if name != "adamw_fused"},  # the same steps as adamw
-    # their own schedules, and refreshes within a run this short, where the registry has the cheap end
+    # no long axis here; their own schedules, and refreshes within a run this short, where the registry has
+    # the cheap end
     "po_kron": Entry(package("pytorch_optimizer", "Kron"), "its own schedule of refreshes"),
     "heavyball_psgd_kron": Entry(heavyball("PSGDKron"), "eager, its own schedule of refreshes"),
+    "po_shampoo": Entry(package("pytorch_optimizer", "Shampoo"), "refreshed every step"),
     "po_scalable_shampoo": Entry(
         package("pytorch_optimizer", "ScalableShampoo", preconditioning_compute_steps=10),
         "blocks of 512, refreshed every 10th step",
@@ -87,8 +90,7 @@ def everyone() -> tuple[str, ...]:
 
 def contenders(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Contender]:
     """The named optimizers, those that take a rank at each of ``ranks``."""
-    if unknown := [name for name in optimizers if name not in ENTRIES]:
-        raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(ENTRIES)}")
+    known(ENTRIES, optimizers=optimizers)
     return [
         Contender(name, rank)
         for name in dict.fromkeys(optimizers)

@@ -5,14 +5,18 @@
 A product takes the longer of its arithmetic and its memory traffic; all else its traffic, which is counted
 from a step on meta tensors: these take the road of an accelerator, where no value is read. Nothing is
 measured: the sustained shares of peak and the time of an eigenproblem are assumptions, printed with it.
+Products are in TF32, as with ``torch.set_float32_matmul_precision("high")``, or in float32, torch's default.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from unittest import mock
 
 import torch
 import tyro
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -20,21 +24,30 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.arguments import at_least
 from benchmarks.floor import Product, shampoo, soap
+from benchmarks.markdown import table
 from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.cli.mistakes import user_mistakes
 
 
 @dataclass(frozen=True)
 class Device:
     name: str
-    tf32: float  # flop/s, dense, from the data sheet
+    fp32: float  # flop/s, dense, from the data sheet
+    tf32: float
     bf16: float
     bandwidth: float  # bytes/s
 
 
-DEVICES = (Device("A100 80GB", 156e12, 312e12, 2.04e12), Device("H100 SXM", 494e12, 989e12, 3.35e12))
+DEVICES = (
+    Device("A100 80GB", 19.5e12, 156e12, 312e12, 2.04e12),
+    Device("H100 SXM", 67e12, 494e12, 989e12, 3.35e12),
+)
 ARITHMETIC, TRAFFIC, TRAINING = 0.6, 0.8, 0.4  # sustained shares of peak: products, memory, a training step
-EIGENPROBLEM = 1e-3  # seconds for one of 64 x 64; libraries solve small ones one after another
+# Seconds for one eigenproblem of a rank: libraries have a batched kernel up to 32 x 32 and solve larger ones
+# one after another, in a millisecond at 64 x 64, growing linearly or so.
+BATCHED_UP_TO, BATCHED, ONE_BY_ONE = 32, 2e-5, 1e-3 / 64
 ADAMW_PASSES = 7  # fused: reads p, g, m, v; writes p, m, v
 
 
@@ -59,11 +72,15 @@ def bytes_moved(p: Product) -> int:
     return 4 * (operands + added)
 
 
-def seconds(products: list[Product], device: Device) -> float:
+def seconds(products: list[Product], device: Device, rate: float) -> float:
     return sum(
-        max(p.flops / (ARITHMETIC * device.tf32), bytes_moved(p) / (TRAFFIC * device.bandwidth))
-        for p in products
+        max(p.flops / (ARITHMETIC * rate), bytes_moved(p) / (TRAFFIC * device.bandwidth)) for p in products
     )
+
+
+def eigenproblem(rank: int) -> float:
+    """Seconds; an assumption."""
+    return BATCHED if rank <= BATCHED_UP_TO else ONE_BY_ONE * rank
 
 
 class Traffic(TorchDispatchMode):
@@ -107,53 +124,95 @@ def traffic(kind: type[Optimizer], shapes: list[tuple[int, int]], layers: int, r
     return found
 
 
-def main(options: Options) -> None:
-    d, l, layers = options.width, options.rank, options.layers
-    shapes = [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
-    weights = layers * sum(m * n for m, n in shapes)
-    problems = 2 * len(shapes) * layers
-    table = Table(
-        title=f"one step, {weights / 1e9:.2f} billion sketched weights, rank {l}, estimated",
-        caption=f"assumed shares of peak: {ARITHMETIC:.0%} of TF32, {TRAFFIC:.0%} of memory,"
-        f" {TRAINING:.0%} of bfloat16 in training; {options.tokens:,} tokens a step and device",
-    )
-    columns = (
-        "device", "optimizer", "products", "all else", "eigenproblems", "AdamW", "forward and backward",
-        "over AdamW's training step", "without eigenproblems",
-    )  # fmt: skip
-    for column in columns:
-        table.add_column(column)
-    moved = {kind: traffic(kind, shapes, layers, l) for kind in (SketchyShampoo, SketchySOAP)}
-    for device in DEVICES:
-        rate = TRAFFIC * device.bandwidth
-        training = 6 * weights * options.tokens / (TRAINING * device.bf16)
-        adamw = ADAMW_PASSES * 4 * weights / rate
-        for kind, counted in ((SketchyShampoo, shampoo), (SketchySOAP, soap)):
-            products = layers * seconds([p for m, n in shapes for p in counted(m, n, l, l)], device)
-            passes, small = moved[kind].bytes / rate, problems * EIGENPROBLEM
-            times = (products, passes, small, adamw, training)
-            ratios = (
-                (training + step) / (training + adamw)
-                for step in (products + passes + small, products + passes)
-            )
-            table.add_row(
-                device.name,
-                kind.__name__,
-                *(f"{1e3 * t:,.0f} ms" for t in times),
-                *(f"{ratio:.3f}" for ratio in ratios),
-            )
-    console = Console(width=160)
-    console.print(table)
-    for kind, found in moved.items():
-        console.print(
-            f"{kind.__name__}: {found.bytes / (4 * weights):.0f} reads and writes of all weights beside"
-            f" products, {found.operations:,} operations."
+COLUMNS = (
+    "device", "optimizer", "products", "in float32", "all else", "eigenproblems", "AdamW",
+    "forward and backward", "over AdamW's training step", "without eigenproblems",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One step of both optimizers on each device."""
+
+    options: Options
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        d = self.options.width
+        return [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)]
+
+    @property
+    def weights(self) -> int:
+        return self.options.layers * sum(m * n for m, n in self.shapes)
+
+    @property
+    def problems(self) -> int:
+        return 2 * len(self.shapes) * self.options.layers
+
+    @cached_property
+    def moved(self) -> dict[type[Optimizer], Traffic]:
+        o = self.options
+        return {kind: traffic(kind, self.shapes, o.layers, o.rank) for kind in (SketchyShampoo, SketchySOAP)}
+
+    def lines(self) -> Iterator[list[str]]:
+        for device in DEVICES:
+            for kind, counted in ((SketchyShampoo, shampoo), (SketchySOAP, soap)):
+                yield self._line(device, kind, counted)
+
+    def _line(
+        self, device: Device, kind: type[Optimizer], counted: Callable[..., list[Product]]
+    ) -> list[str]:
+        o, rate = self.options, TRAFFIC * device.bandwidth
+        all_products = [p for m, n in self.shapes for p in counted(m, n, o.rank, o.rank)]
+        products, plain = (
+            o.layers * seconds(all_products, device, peak) for peak in (device.tf32, device.fp32)
         )
-    console.print(
-        f"Eigenproblems: {problems} of {l} x {l}, {1e3 * EIGENPROBLEM:g} ms each. Not in it: launches,"
-        " embeddings."
-    )
+        passes, small = self.moved[kind].bytes / rate, self.problems * eigenproblem(o.rank)
+        adamw = ADAMW_PASSES * 4 * self.weights / rate
+        training = 6 * self.weights * o.tokens / (TRAINING * device.bf16)
+        times = (products, plain, passes, small, adamw, training)
+        ratios = (
+            (training + step) / (training + adamw) for step in (products + passes + small, products + passes)
+        )
+        shown = [f"{1e3 * t:,.0f} ms" for t in times] + [f"{ratio:.3f}" for ratio in ratios]
+        return [device.name, kind.__name__, *shown]
+
+    def words(self) -> str:
+        """What was assumed, counted and left out."""
+        o = self.options
+        counts = "; ".join(
+            f"{kind.__name__}: {found.bytes / (4 * self.weights):.0f} reads and writes of all weights beside"
+            f" products, {found.operations:,} operations"
+            for kind, found in self.moved.items()
+        )
+        return (
+            f"One step, {self.weights / 1e9:.2f} billion sketched weights, rank {o.rank}, {o.tokens:,} tokens"
+            f" a step and device. Assumed: {ARITHMETIC:.0%} of the peak of TF32 (or of float32),"
+            f" {TRAFFIC:.0%} of memory bandwidth, {TRAINING:.0%} of bfloat16's peak in training,"
+            f" {1e3 * eigenproblem(o.rank):g} ms for each of {self.problems} eigenproblems."
+            f" Counted: {counts}. Not in it: launches, embeddings."
+        )
+
+    def markdown(self) -> str:
+        return f"{table(COLUMNS, self.lines(), left=COLUMNS[:2])}\n\n{self.words()}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.estimate", args=arguments)
+    with user_mistakes("benchmarks.estimate"):
+        at_least(2, rank=options.rank)
+        at_least(1, layers=options.layers, tokens=options.tokens)
+        at_least(options.rank, width=options.width)
+    estimate = Estimate(options)
+    shown = Table(box=box.SIMPLE_HEAD)
+    for column in COLUMNS:
+        shown.add_column(column)
+    for line in estimate.lines():
+        shown.add_row(*line)
+    console = Console(width=170)
+    console.print(shown)
+    console.print(estimate.words(), highlight=False)
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    main()

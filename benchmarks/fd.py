@@ -17,6 +17,7 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
+from benchmarks.arguments import at_least
 from benchmarks.pieces import Sheet, show
 from benchmarks.timing import exponent, interleave, ratio
 from sketchy import FrequentDirections
@@ -212,9 +213,9 @@ def streaming(options: Options) -> Sheet:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.fd", args=arguments)
     with user_mistakes("benchmarks.fd"):
-        for name, least in {"threads": 1, "rounds": 3, "rows": 100}.items():  # quartiles take three
-            if (value := getattr(options, name)) < least:
-                raise ValueError(f"{name}={value}: must be at least {least}")
+        at_least(1, threads=options.threads)
+        at_least(3, rounds=options.rounds)  # for quartiles
+        at_least(100, rows=options.rows)
     torch.set_num_threads(options.threads)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
     tables = {made.__name__: partial(made, options) for made in (one_update, growth, streaming)}

@@ -17,6 +17,7 @@ from benchmarks.front_plot import Point, draw
 from benchmarks.quality_runs import Budget, Results, load, load_budget
 from benchmarks.quality_table import FOOTNOTE, markdown, title
 from benchmarks.tuning import Row, Tuning, rows
+from sketchy.cli.mistakes import user_mistakes
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.front", args=arguments)
     front = Front.of(options.task, options.results or RESULTS / f"quality-{options.task}.jsonl")
     out = options.out or DOCS / f"front-{options.task}.png"
-    out.write_bytes(front.picture())
+    with user_mistakes("benchmarks.front"):
+        out.write_bytes(front.picture())
     print(f"{front.markdown()}\n\n{FOOTNOTE}\npicture: {out}")
 
 

@@ -2,22 +2,33 @@
 
     python -m benchmarks.ideas [--rounds N]
 
-The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank 256. One thread.
+The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank 256. Pinned to one core, CPU
+time. Rows go to benchmarks/results/ideas.jsonl.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 import sketchy
-from benchmarks.timing import interleave, ratio
+from benchmarks.arguments import at_least
+from benchmarks.markdown import table
+from benchmarks.step_report import about
+from benchmarks.step_time import load, machine, pin
+from benchmarks.timing import Times, interleave, ratio
+from sketchy.cli.mistakes import user_mistakes
 from sketchy.core import linalg, panels, products
+from sketchy.experiments.resume import write
+
+RESULTS = Path(__file__).parent / "results" / "ideas.jsonl"
+COLUMNS = ("idea: before → after", "before", "after", "before / after", "kept")
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,10 @@ class Options:
 
     rounds: int = 15
     """Interleaved rounds."""
+    out: Path = RESULTS
+    """Where the rows are kept."""
+    table: Path | None = None
+    """Don't measure: print the rows of this file as Markdown."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +166,38 @@ def ideas() -> list[Idea]:
     ]
 
 
-def main(options: Options) -> None:
-    torch.set_num_threads(1)
-    table = Table(title="ideas for a faster step, float32, one thread")
-    for column in ("idea: before → after", "before", "after", "before / after", "kept"):
-        table.add_column(column)
-    for idea in ideas():
-        times = interleave(
-            {"before": idea.before, "after": idea.after}, rounds=options.rounds, title=idea.name
-        )
-        before, after = times["before"], times["after"]
-        row = (f"{1e3 * before.median:.2f} ms", f"{1e3 * after.median:.2f} ms", ratio(before, after))
-        table.add_row(idea.name, *row, "yes" if idea.kept else "no")
-    Console(width=150).print(table)
+def measure(idea: Idea, rounds: int) -> dict[str, Any]:
+    """CPU and wall seconds of both ways, round by round."""
+    runs = {"before": idea.before, "after": idea.after}
+    times = interleave(runs, rounds=rounds, title=idea.name)
+    samples = {name: {"cpu": each.cpu, "wall": each.rounds} for name, each in times.items()}
+    return {"idea": idea.name, "kept": idea.kept, "samples": samples}
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    def lines() -> Iterable[Sequence[str]]:
+        for row in rows:
+            before, after = (Times(row["samples"][name]["cpu"]) for name in ("before", "after"))
+            times = (f"{1e3 * each.median:.2f} ms" for each in (before, after))
+            yield row["idea"], *times, ratio(before, after), "yes" if row["kept"] else "no"
+
+    return f"{table(COLUMNS, lines(), left=(COLUMNS[0], COLUMNS[-1]))}\n\n{about(rows[0])}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.ideas", args=arguments)
+    with user_mistakes("benchmarks.ideas"):
+        at_least(2, rounds=options.rounds)  # for quartiles
+        if options.table is not None:
+            print(markdown(load(options.table, "idea")))
+            return
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    pin()
+    rows = [{**measure(idea, options.rounds), **machine()} for idea in ideas()]
+    with user_mistakes("benchmarks.ideas"):
+        write(options.out, "".join(json.dumps(row) + "\n" for row in rows))
+    print(markdown(rows))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    main()

@@ -19,6 +19,7 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
+from benchmarks.arguments import at_least
 from benchmarks.pieces import Sheet, show
 from benchmarks.timing import Times, exponent, interleave, ratio
 from sketchy import oco
@@ -140,10 +141,9 @@ def _compared(slow: Times, fast: Times) -> tuple[str, str, str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.oco", args=arguments)
     with user_mistakes("benchmarks.oco"):
-        least = {"processes": 1, "rounds": 2, "slice_rows": 1, "slice_settings": 1}  # quartiles take two
-        for name, allowed in least.items():
-            if (value := getattr(options, name)) < allowed:
-                raise ValueError(f"{name}={value}: must be at least {allowed}")
+        at_least(1, processes=options.processes)
+        at_least(1, slice_rows=options.slice_rows, slice_settings=options.slice_settings)
+        at_least(2, rounds=options.rounds)  # for quartiles
         data = load(options.data)
     torch.set_num_threads(1)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")

@@ -15,7 +15,8 @@ class Profile:
     """One call, under the profiler, which slows small operations."""
 
     operations: int  # called from Python; those that they call don't count
-    python_ms: float  # outside of them
+    parts: int  # those that call no other: a foreach over twelve weights has twelve
+    python_ms: float  # outside of operations
 
 
 def profile(run: Callable[[], object], before: Callable[[], object] = lambda: None) -> Profile:
@@ -25,9 +26,11 @@ def profile(run: Callable[[], object], before: Callable[[], object] = lambda: No
         run()
     events = recorded.events() or []
     whole = next(event for event in events if event.name == SPAN)
-    top = [event for event in events if event.name.startswith("aten::") and not _inside(event)]
+    operations = [event for event in events if event.name.startswith("aten::")]
+    top = [event for event in operations if not _inside(event)]
+    parts = sum(not any(c.name.startswith("aten::") for c in event.cpu_children) for event in operations)
     within = sum(event.time_range.elapsed_us() for event in top)
-    return Profile(len(top), (whole.time_range.elapsed_us() - within) / 1e3)
+    return Profile(len(top), parts, (whole.time_range.elapsed_us() - within) / 1e3)
 
 
 def _inside(event: object) -> bool:

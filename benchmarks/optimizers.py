@@ -81,6 +81,18 @@ def package(module: str, kind: str, **options: Any) -> Make:
     return make
 
 
+def vocabulary_aside(make: Make) -> Make:
+    """For who would decompose an axis of any length: AdamW for embeddings and heads."""
+
+    def made(named: Named, lr: float, rank: int | None) -> Optimizer:
+        aside = [n for n, p in named if looks_like_embedding_or_head(n, tuple(p.shape))]
+        rest = [p for n, p in named if n in aside]
+        main = make([(n, p) for n, p in named if n not in aside], lr, rank)
+        return Several(main, optim.AdamW(rest, lr=lr)) if rest else main
+
+    return made
+
+
 def muon(named: Named, lr: float, rank: int | None) -> Optimizer:
     matrices, rest = hidden(named)
     return Several(optim.Muon(matrices, lr=lr), *([optim.AdamW(rest, lr=lr)] if rest else []))
@@ -193,7 +205,10 @@ OPTIMIZERS: dict[str, Entry] = {
     "adafactor": Entry(plain(optim.Adafactor), "torch's"),
     "muon": Entry(muon, "torch's, bfloat16 inside; AdamW for all but hidden matrices"),
     "po_soap": Entry(package("pytorch_optimizer", "SOAP"), "refreshed every 10th step", period=10),
-    "po_shampoo": Entry(package("pytorch_optimizer", "Shampoo"), "refreshed every step"),
+    "po_shampoo": Entry(
+        vocabulary_aside(package("pytorch_optimizer", "Shampoo")),
+        "refreshed every step; AdamW for embeddings and heads",
+    ),
     "po_scalable_shampoo": Entry(
         package("pytorch_optimizer", "ScalableShampoo"),
         "blocks of 512, refreshed every 1000th step",

@@ -13,7 +13,7 @@ from functools import partial
 import tyro
 from rich.console import Console
 
-from benchmarks import quality, scaling, step_report, step_time, transfer
+from benchmarks import estimate, ideas, quality, scaling, step_report, step_time, transfer
 from benchmarks.front import DOCS, RESULTS, Front
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
@@ -38,7 +38,9 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
     "step time, block": lambda: step_report.problem_markdown(step_time.load(step_time.RESULTS), "block"),
     "asked": lambda: step_report.asked_markdown(step_time.load(step_time.RESULTS)),
-    "scaling": lambda: scaling.markdown(step_time.load(scaling.RESULTS)),
+    "estimate": lambda: estimate.Estimate(estimate.Options()).markdown(),
+    "ideas": lambda: ideas.markdown(step_time.load(ideas.RESULTS, "idea")),
+    "scaling": lambda: scaling.markdown(step_time.load(scaling.RESULTS, "variable")),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
     "rates.png": lambda: quality.picture(RESULTS),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sketchy.experiments.tasks.models import GPT, Layer
 
 TOKENS, LENGTH = 4096, 512  # of a batch, and of one text in it
-VOCABULARY = 8192
+VOCABULARY = 16384  # longer than any axis that a peer decomposes by its defaults; ours take it to Adam's path
 DIRECTIONS, DECAY, NOISE = 128, 0.75, 0.1  # of a made gradient
 SETS, TURN = 4, 0.1  # made sets, and the angle from one to the next
 

@@ -9,6 +9,7 @@ what came out.
 """
 
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.arguments import at_least, positive
 from benchmarks.contenders import RANKS, Contender, contenders, everyone
 from benchmarks.limits import only_legal_instructions
 from benchmarks.provenance import commit
@@ -29,6 +31,7 @@ from benchmarks.rate_plot import rate_sweeps
 from benchmarks.tuning import Tuning, rows
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments import tasks
+from sketchy.experiments.data import data_directory
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
 
 RESULTS = Path(__file__).parent / "results"
@@ -75,6 +78,10 @@ class Options:
     """Draw loss against rate for all tasks in benchmarks/results."""
     processes: int = 2
     """Runs at the same time, one thread each."""
+    data_dir: Path | None = None
+    """Where data sets lie; $SKETCHY_DATA or a cache of yours if not given."""
+    download: bool = False
+    """Fetch the task's data set if it is not there."""
 
     @property
     def budget(self) -> Budget:
@@ -145,13 +152,18 @@ def table(sweep: Sweep) -> Table:
 def compare(options: Options, console: Console) -> None:
     assert options.task is not None
     with user_mistakes("benchmarks.quality"):
+        at_least(1, processes=options.processes, steps=() if options.steps is None else [options.steps])
+        at_least(2, ranks=options.ranks)
+        positive(limit=options.limit)
+        if options.data_dir is not None:
+            os.environ["SKETCHY_DATA"] = str(data_directory(options.data_dir))  # for other processes, too
+        if options.download:
+            tasks.load(options.task, download=True)
         task = task_of_this_process(options.task)
         compared = contenders(options.optimizers, options.ranks)
         budget = options.budget
         if options.tuned_rank is not None and options.tuned_rank not in options.ranks:
             raise ValueError(f"tuned-rank={options.tuned_rank}: must be one of ranks={options.ranks}")
-        if options.processes < 1:
-            raise ValueError(f"processes={options.processes}: must be at least 1")
         path = options.out or (QUICK if options.quick else RESULTS) / f"quality-{options.task}.jsonl"
         dropped = compared if options.again else ()
         save(path, {run: r for run, r in load(path).items() if run.contender not in dropped}, budget)
@@ -194,7 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         only_legal_instructions()
         compare(options, Console(width=190))
     if options.plot is not None:
-        options.plot.write_bytes(picture(RESULTS))
+        content = picture(RESULTS)
+        with user_mistakes("benchmarks.quality"):
+            options.plot.write_bytes(content)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import at_least
 from benchmarks.contenders import Contender
 from sketchy.experiments import tasks
 from sketchy.experiments.pool import Report, Stopped
@@ -31,9 +32,8 @@ class Budget:
     )
 
     def __post_init__(self) -> None:
-        for name in ("rates", "finalists", "seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        at_least(1, rates=self.rates, finalists=self.finalists, seeds=self.seeds)
+        at_least(0, more_rates=self.more_rates)
 
 
 @dataclass(frozen=True)

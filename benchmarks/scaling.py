@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.limits import keep_freed_memory
+from benchmarks.arguments import at_least, known
+from benchmarks.limits import keep_freed_memory, only_legal_instructions
 from benchmarks.markdown import table
 from benchmarks.optimizers import OPTIMIZERS
 from benchmarks.pieces import resumable
@@ -88,8 +89,7 @@ def measure(variable: str, sizes: Sequence[int], options: Options, progress: Pro
     bar = progress.add_task(f"growth with {variable}", total=options.rounds * len(everyone))
     for round in range(options.rounds):
         for _, c in everyone:
-            if c.error is None:
-                c.sample(round)
+            c.try_sample(round)
             progress.advance(bar)
     progress.remove_task(bar)
     return [{"variable": variable, "size": size, **c.row()} for size, c in everyone]
@@ -154,16 +154,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.scaling", args=arguments)
     with user_mistakes("benchmarks.scaling"):
         if options.table is not None:
-            print(markdown(load(options.table)))
+            print(markdown(load(options.table, "variable")))
             return
-        if unknown := [name for name in options.optimizers if name not in OPTIMIZERS]:
-            raise ValueError(f"optimizers={' '.join(unknown)}: unknown; known are {', '.join(OPTIMIZERS)}")
-        if options.rounds < 1:
-            raise ValueError(f"rounds={options.rounds}: must be at least 1")
+        known(OPTIMIZERS, optimizers=options.optimizers)
+        at_least(1, rounds=options.rounds)
     if options.quick:
         options = Options(options.optimizers, rounds=3, quick=True, out=options.out)
     pin()
     keep_freed_memory()
+    only_legal_instructions()
     console = Console(width=170)
     here, progress = machine(), Progress(console=console)
     path = options.out or (QUICK if options.quick else RESULTS)

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import floor
+from benchmarks.arguments import at_least, known, positive
 from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions
 from benchmarks.operations import Profile, profile
 from benchmarks.optimizers import OPTIMIZERS, build
@@ -127,6 +128,14 @@ class Contender:
             shares += [((self.period - 1) / self.period / len(others), t) for t in others]
         cpu, wall = (1e3 * sum(share * t[clock] for share, t in shares) for clock in (0, 1))
         self.samples.append(Sample(round, cpu, wall, 1e3 * max(t[0] for _, t in shares)))
+
+    def try_sample(self, round: int) -> None:
+        """Sample one that has not failed; if it does now, that is its row."""
+        if self.error is None:
+            try:
+                self.sample(round)
+            except Exception as error:  # whatever a peer raises
+                self.error = message(error)
 
     def timed(self) -> tuple[float, float]:
         """Seconds of a step, CPU and wall."""
@@ -240,10 +249,7 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
     for round in range(options.rounds):
         for c in running:
             if c.error is None and (round == 0 or round in plan[c.place]):
-                try:
-                    c.sample(round)
-                except Exception as error:  # whatever a peer raises
-                    c.error = message(error)
+                c.try_sample(round)
                 if round == 0 and c.error is None:
                     plan.setdefault(c.place, turns(c, options))
             progress.advance(bar)
@@ -262,8 +268,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def load(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def load(path: Path, by: str = "problem") -> list[dict[str, Any]]:
+    """Rows of this benchmark, or of another whose rows are named by another field."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: is no file of JSON lines ({error})") from None
+    if not rows or not all(isinstance(row, dict) and {by, "samples"} <= row.keys() for row in rows):
+        raise ValueError(f"{path}: has no rows of this benchmark, or others too")
+    return rows
 
 
 def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -282,14 +295,11 @@ def pin() -> None:
 
 
 def check(options: Options) -> None:
-    for what, given, known in (
-        ("problems", options.problems, PROBLEMS),
-        ("optimizers", options.optimizers, OPTIMIZERS),
-    ):
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"{what}={' '.join(unknown)}: unknown; known are {', '.join(known)}")
-    if options.rounds < 1:
-        raise ValueError(f"rounds={options.rounds}: must be at least 1")
+    known(PROBLEMS, problems=options.problems)
+    known(OPTIMIZERS, optimizers=options.optimizers)
+    at_least(2, ranks=options.ranks)
+    at_least(1, rounds=options.rounds)
+    positive(seconds=options.seconds, limit=options.limit)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -298,8 +308,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with user_mistakes("benchmarks.step_time"):
             print(markdown(load(options.table)))
         return
+    path = options.out or (QUICK if options.quick else RESULTS)
     with user_mistakes("benchmarks.step_time"):
         check(options)
+        if path.is_file():
+            load(path)  # to learn now, not after an hour, that its rows can't be kept
     if options.quick:
         changed = {"ranks": (64,), "rounds": 3, "seconds": 1.0, "limit": 2.5}
         options = Options(**{**vars(options), **changed})
@@ -308,7 +321,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     only_legal_instructions()
     console, rows = Console(width=190), []
     about, progress = machine(), Progress(console=console)
-    path = options.out or (QUICK if options.quick else RESULTS)
 
     def rows_of(name: str) -> list[dict[str, Any]]:
         with warnings.catch_warnings():

@@ -4,16 +4,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.progress import track
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one contender, one number a round."""
+    """Seconds of one contender, one number a round: wall time, and CPU time where it was taken."""
 
     rounds: list[float]
+    cpu: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -28,17 +29,19 @@ def interleave(
     contenders: Mapping[str, Callable[[], object]], *, rounds: int, repeats: int = 3, title: str = "timing"
 ) -> dict[str, Times]:
     """In each round, each contender once to warm its caches and then ``repeats`` times, the median kept."""
-    results: dict[str, list[float]] = {name: [] for name in contenders}
+    results = {name: Times([]) for name in contenders}
     for _ in track(range(rounds), description=title, transient=True):
         for name, run in contenders.items():
             run()
             seconds = []
             for _ in range(repeats):
-                start = time.perf_counter()
+                start = time.perf_counter(), time.process_time()
                 run()
-                seconds.append(time.perf_counter() - start)
-            results[name].append(statistics.median(seconds))
-    return {name: Times(rounds) for name, rounds in results.items()}
+                seconds.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+            wall, cpu = zip(*seconds, strict=True)
+            results[name].rounds.append(statistics.median(wall))
+            results[name].cpu.append(statistics.median(cpu))
+    return results
 
 
 def ratio(slow: Times, fast: Times) -> str:

@@ -171,8 +171,8 @@ def test_soap_has_no_factor_for_a_side_beyond_its_authors_limit() -> None:
     assert rule(Weight((m, 3))).second_moment == 4 * (3 * m + 2 * 9 + 2 * m * m)
 
 
-def test_weights_without_entries_cost_ours_nothing() -> None:
-    assert planned(SketchyShampoo)(Weight((0, 5))) == Held()
+def test_weights_without_entries_cost_ours_two_counters() -> None:
+    assert planned(SketchyShampoo)(Weight((0, 5))) == Held(other=8)
 
 
 def test_groups_sum_to_the_whole_and_follow_the_paths_of_the_optimizer() -> None:

@@ -30,6 +30,16 @@ def test_traffic_grows_with_the_weights(kind: type[torch.optim.Optimizer]) -> No
 
 
 def test_the_table_has_both_devices_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    estimate.main(estimate.Options(width=256, layers=2))
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("A100", "H100", "SketchySOAP", "16 of 64 x 64", "launches"))
+    estimate.main(["--width", "256", "--layers", "2"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(word in printed for word in ("A100", "H100", "SketchySOAP", "each of 16 eigen", "launches"))
+
+
+@pytest.mark.parametrize("options", [{"rank": 1}, {"width": 8}, {"layers": 0}, {"tokens": -5}], ids=str)
+def test_sizes_that_cannot_be_are_refused(
+    options: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        estimate.main([word for name, value in options.items() for word in (f"--{name}", str(value))])
+    assert stop.value.code == 2
+    assert "must be at least" in capsys.readouterr().err

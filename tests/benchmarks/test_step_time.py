@@ -8,7 +8,7 @@ import pytest
 import torch
 from benchmarks.limits import at_most
 from benchmarks.operations import profile
-from benchmarks.optimizers import OPTIMIZERS, Entry, Several, build, package
+from benchmarks.optimizers import OPTIMIZERS, Entry, Several, build, package, vocabulary_aside
 from benchmarks.problems import PROBLEMS, Gradients, resnet50
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -210,6 +210,57 @@ def test_checks_say_yes_and_no(rows: list[dict]) -> None:
     assert "| block, rank 64: SketchyShampoo / AdamW foreach | ≤ 10 | 11.50 |" in step_report.markdown(
         rows
     ).replace(" (", " |")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ranks", "0"], "ranks=0: must be at least 2"),
+        (["--limit", "-1"], "limit=-1: must be above 0"),
+        (["--problems", "mlp"], "problems=mlp: unknown; known are matrix"),
+        (["--table", "FILE"], "has no rows of this benchmark"),
+        (["--out", "FILE"], "has no rows of this benchmark"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_measured_or_kept_is_said_at_once(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"budget": 1}\n')
+    with pytest.raises(SystemExit) as stop:
+        step_time.main([str(other) if word == "FILE" else word for word in arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_who_fails_in_a_round_is_asked_no_more() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise RuntimeError("no such kernel")
+
+    contender = step_time.Contender(fail, "peer")
+    for round in range(3):
+        contender.try_sample(round)
+    assert contender.error == "RuntimeError: no such kernel" and len(calls) == 1
+
+
+def test_parts_of_operations_are_counted_apart() -> None:
+    xs = [torch.ones(3) for _ in range(5)]
+    found = profile(lambda: torch._foreach_add_(xs, 1.0))
+    assert found.operations == 1 and found.parts >= 5
+
+
+def test_who_decomposes_any_axis_is_given_no_vocabulary() -> None:
+    weights = [
+        (n, nn.Parameter(torch.zeros(s))) for n, s in (("embed.weight", (90, 4)), ("fc.weight", (4, 4)))
+    ]
+    make = vocabulary_aside(lambda some, lr, rank: torch.optim.SGD([p for _, p in some], lr=lr))
+    inner, adamw = make(weights, 1.0, None).parts
+    assert [p.shape for p in inner.param_groups[0]["params"]] == [(4, 4)]
+    assert isinstance(adamw, torch.optim.AdamW) and len(adamw.param_groups[0]["params"]) == 1
 
 
 def test_a_new_run_of_a_problem_replaces_its_rows(tmp_path: Path, rows: list[dict]) -> None:

@@ -159,3 +159,19 @@ def test_rescaling_survives_lengths_whose_squares_leave_the_range(rng):
     expected = rescaled(direction, wanted)
     for scale in (1e-30, 1e30):
         assert_close(rescaled(scale * direction, wanted), expected, scale=1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1e3, 1e6])
+def test_one_large_entry_does_not_lengthen_the_factored_step(outlier, rng):
+    """Moments by rows and columns are then too small for all other entries, by far."""
+    G = torch.randn(1, 32, 24, generator=rng, dtype=F64)
+    G[0, 0, 0] = outlier
+    rows, columns = energies(G)
+    zeros = {"row_moment": torch.zeros_like(rows), "column_moment": torch.zeros_like(columns)}
+    state = graft.observe(zeros, (rows, columns), 0.99)
+    lender = graft.Graft("factored", state, torch.ones(1), beta2=0.99, eps=0.0)
+    limit = 4 * (32 * 24) ** 0.5
+    length = lender.clipped(lender.length(G), G)
+    assert_close(lender.step(G).flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
+    assert length <= limit * (1 + 1e-12)
+    assert (lender.length(G) > limit) == (outlier > 1)

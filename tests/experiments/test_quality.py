@@ -173,6 +173,11 @@ def test_the_work_can_be_sent_to_another_process(tmp_path: Path) -> None:
         (["digits", "--tuned-rank", "5"], "tuned-rank=5: must be one of ranks="),
         (["digits", "--processes", "0"], "processes=0: must be at least 1"),
         (["digits", "--seeds", "0"], "seeds=0: must be at least 1"),
+        (["digits", "--steps", "-5"], "steps=-5: must be at least 1"),
+        (["digits", "--ranks", "32", "0"], "ranks=0: must be at least 2"),
+        (["digits", "--more-rates", "-3"], "more-rates=-3: must be at least 0"),
+        (["digits", "--limit", "0"], "limit=0: must be above 0"),
+        (["charlm", "--data-dir", "/nowhere/at/all"], "/nowhere/at/all"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

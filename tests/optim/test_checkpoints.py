@@ -91,6 +91,21 @@ def test_it_goes_through_files_too(case: Case, options: StateDictOptions, tmp_pa
     assert_same(state_of(fresh), state_of(optimizer))
 
 
+@pytest.mark.parametrize("case", CLASSES, ids=str)
+@layouts
+def test_a_parameter_without_entries_has_its_place_in_a_checkpoint(
+    case: Case, options: StateDictOptions
+) -> None:
+    nets = nn.Linear(5, 4), nn.Linear(5, 4)
+    for net in nets:
+        net.nothing = nn.Parameter(torch.zeros(0, 3))
+    optimizer, fresh = (case.make(net.named_parameters()) for net in nets)
+    advance(optimizer, list(nets[0].parameters()), range(2))
+    saved = get_optimizer_state_dict(nets[0], optimizer, options=options)
+    set_optimizer_state_dict(nets[1], fresh, saved, options=options)
+    assert_same(state_of(fresh), state_of(optimizer))
+
+
 @every_case
 def test_reading_the_state_before_training_moves_nothing(case: Case) -> None:
     """It makes one real step with zero gradients and a rate of zero."""

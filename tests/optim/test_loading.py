@@ -140,6 +140,17 @@ def test_a_state_for_weights_of_another_shape_is_refused() -> None:
 
 
 @every_class
+def test_keys_that_have_become_words_and_parameters_listed_twice_are_refused(case: Case) -> None:
+    optimizer, _ = stepped(case)
+    words = optimizer.state_dict()
+    words["state"] = {str(key): state for key, state in words["state"].items()}
+    _assert_refused(optimizer, words, "a state for '0'")
+    twice = copy.deepcopy(optimizer.state_dict())
+    twice["param_groups"][0]["params"][1] = 0
+    _assert_refused(optimizer, twice, "lists a parameter twice")
+
+
+@every_class
 def test_states_that_no_step_leaves_behind_are_refused(case: Case) -> None:
     """Roots of negative numbers and bases that are none would spoil weights some steps later."""
     optimizer, _ = stepped(case)

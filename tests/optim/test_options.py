@@ -176,6 +176,15 @@ def test_state_in_bfloat16_changes_steps_by_its_rounding(cls: type[torch.optim.O
         assert error <= 0.1 * moved
 
 
+def test_a_dtype_put_into_a_group_by_hand_counts() -> None:
+    p = torch.nn.Parameter(torch.ones(5, 4))
+    optimizer = SketchySOAP([p])
+    optimizer.param_groups[0]["momentum_dtype"] = torch.bfloat16
+    p.grad = torch.ones(5, 4)
+    optimizer.step()
+    assert optimizer.state[p]["momentum"].dtype == torch.bfloat16
+
+
 def test_the_papers_settings_are_valid_and_differ_from_the_defaults() -> None:
     params = weights()
     optimizer = SketchyShampoo(params, lr=0.1, **PAPER)

@@ -18,18 +18,19 @@ SUBSPACE = {SketchyShampoo: (0.97, 0.995), SketchySOAP: (0.6, 0.96)}  # (0.978, 
 SUBSPACE_LATER = {SketchyShampoo: 0.99, SketchySOAP: 0.9}  # after ten steps
 ROUNDED_BASES = {SketchyShampoo: (0.999, 0.9999), SketchySOAP: (0.98, 0.998)}  # (0.9998, 1), (0.992, 0.9987)
 SINGLE = {SketchyShampoo: 1e-4, SketchySOAP: 1e-2}  # relative error of a step; measured 2e-6 and 2.5e-3
+STEEP = {SketchyShampoo: 0.7, SketchySOAP: 0.3}  # the least cosine after ten steps
 NOT_FURTHER_FROM_DENSE = 0.01  # mean cosine; measured: nearer by 0.01
 
 
 @cache
-def stream() -> tuple[Tensor, ...]:
+def stream(power: float = 1.0) -> tuple[Tensor, ...]:
     """Power-law spectra along both axes, the left one turning slowly."""
     generator = torch.Generator().manual_seed(0)
 
     def randn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=F64)
 
-    a, b = (torch.arange(1, d + 1, dtype=F64) ** -1.0 for d in (ROWS, COLUMNS))
+    a, b = (torch.arange(1, d + 1, dtype=F64) ** -power for d in (ROWS, COLUMNS))
     Q, P = (torch.linalg.qr(randn(d, d))[0] for d in (ROWS, COLUMNS))
     S = randn(ROWS, ROWS) / ROWS**0.5
     turn = torch.matrix_exp(DRIFT * (S - S.T))
@@ -40,12 +41,17 @@ def stream() -> tuple[Tensor, ...]:
     return tuple(gradients)
 
 
-def steps(kind: type[torch.optim.Optimizer], dtype: torch.dtype, **options: Any) -> Tensor:
+def steps(
+    kind: type[torch.optim.Optimizer],
+    dtype: torch.dtype,
+    gradients: tuple[Tensor, ...] | None = None,
+    **options: Any,
+) -> Tensor:
     """(STEPS, rows * columns): each from the same weights, so that only states differ."""
     p = torch.nn.Parameter(torch.zeros(ROWS, COLUMNS, dtype=dtype))
     optimizer = kind([p], lr=1.0, weight_decay=0.0, **options)
     taken = []
-    for G in stream():
+    for G in gradients or stream():
         p.grad = G.to(dtype)
         optimizer.step()
         taken.append(p.detach().flatten().to(F64, copy=True))
@@ -62,6 +68,32 @@ def test_float32_follows_float64(kind):
     single, double = (steps(kind, dtype, rank=RANK, solver="exact") for dtype in (F32, F64))
     error = ((single - double).norm(dim=1) / double.norm(dim=1)).max()
     assert error <= SINGLE[kind], f"{error:.1e}"
+
+
+@pytest.mark.parametrize("power", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("rank", [RANK, ROWS])
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_momentum_of_few_digits_is_not_amplified_where_spectra_are_steep(kind, rank, power):
+    """Rounding is noise in all directions; without damping SketchySOAP's steps were 8 times as long."""
+    given = stream(power)
+    short, long = (steps(kind, F32, given, rank=rank, momentum_dtype=d) for d in (torch.bfloat16, F32))
+    assert (short.norm(dim=1) <= 1.1 * long.norm(dim=1)).all()
+    least = STEEP[kind]
+    assert cosines(short, long)[10:].min() >= least, f"{cosines(short, long)[10:].min():.2f}"
+
+
+@pytest.mark.parametrize("options", [{"momentum_dtype": torch.bfloat16}, {"sketch_dtype": torch.bfloat16}])
+def test_few_digits_beside_float64_are_not_taken_for_directions(options):
+    generator = torch.Generator().manual_seed(0)
+    p = torch.nn.Parameter(torch.zeros(ROWS, COLUMNS, dtype=F64))
+    optimizer = SketchySOAP([p], lr=1.0, weight_decay=0.0, **options)
+    for _ in range(6):
+        rows = torch.randint(ROWS, (3,), generator=generator)
+        p.grad = torch.zeros_like(p)
+        p.grad[rows] = torch.randn(3, COLUMNS, generator=generator, dtype=F64)
+        p.detach().zero_()
+        optimizer.step()
+        assert p.square().mean().sqrt() < 4  # 450 and more without care
 
 
 @pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
@@ -88,4 +120,5 @@ def test_bases_kept_in_bfloat16_give_nearly_the_same_steps(kind):
 @pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
 def test_momentum_kept_in_bfloat16_gives_nearly_the_same_steps(kind):
     found = cosines(steps(kind, F32, rank=RANK, momentum_dtype=torch.bfloat16), steps(kind, F32, rank=RANK))
-    assert found.min() >= 0.999, f"{found.min():.5f}"
+    # damping against its rounding tells in the first step, where weak directions are strangers
+    assert found[0] >= 0.95 and found[1:].min() >= 0.998, f"{found[0]:.3f}, {found[1:].min():.5f}"

@@ -47,6 +47,17 @@ def test_param_groups_sets_ends_and_vectors_aside_and_lists_each_weight_once(tie
         assert {row.path for row in optimizer.report()} == {"sketch", "adam"}
 
 
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [(nn.Linear(4, 4, bias=False), "sketch"), (nn.LayerNorm(4), "adam")],
+    ids=["no vectors", "vectors only"],
+)
+def test_param_groups_has_no_empty_group(model: nn.Module, path: str) -> None:
+    for case in CLASSES:
+        optimizer = case.make(sketchy.param_groups(model))
+        assert [group["path"] for group in optimizer.param_groups] == [path]
+
+
 @pytest.mark.parametrize("bag", [nn.Embedding, nn.EmbeddingBag])
 def test_an_embedding_is_known_by_its_class_whatever_its_name(bag: Any) -> None:
     model = nn.ModuleDict({"table": bag(9, 4), "mix": nn.Linear(4, 4)})
@@ -68,7 +79,8 @@ def test_param_groups_sketches_vectors_when_asked() -> None:
         *("tok_embeddings.weight", "pos_embed", "token_emb.weight", "lm_head.weight", "head.weight"),
         *("classifier.weight", "unembed.weight", "module.head.fc.weight", "Embedding_0.weight"),
         *("output.weight", "model.output.weight", "score.weight", "qa_outputs.weight"),
-        *("embeddings.word_embeddings.weight", "_orig_mod.wte.weight"),
+        *("embeddings.word_embeddings.weight", "_orig_mod.wte.weight", "mlm_head.dense.weight"),
+        *("fc.weight", "proj_out.weight", "module._orig_mod.output.weight", "module.fc.weight"),
     ],
 )
 def test_ends_of_a_model_are_known_by_name(name: str) -> None:

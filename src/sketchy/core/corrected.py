@@ -72,17 +72,25 @@ def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Te
     return left @ moments @ right.mT
 
 
-def apply_(X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float) -> Tensor:
+def apply_(
+    X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float, rounding: float = 0.0
+) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
-    Roots are raised by eps times the largest; where nothing but rounding was ever seen the result is zero.
-    The result is in X's memory where something is outside a basis.
+    Roots are raised by eps times the largest and, where X comes with its entries rounded by a share
+    ``rounding``, by what that leaves in every direction: small roots would raise it to a whole step. Where
+    nothing but rounding was ever seen the result is zero. It is in X's memory where something is outside a
+    basis.
     """
     l, r = parts.core.shape[-2:]
     root = moments.sqrt()
     largest = root.amax((-2, -1), keepdim=True)
     live = root > _NOISE * torch.finfo(X.dtype).eps * largest
-    weight = as_weights(torch.where(live, 1 / torch.where(live, root + eps * largest, 1.0), 0.0), X)
+    raised = root + eps * largest
+    if rounding > 0:
+        m, n = U.shape[-2], V.shape[-2]
+        raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
+    weight = as_weights(torch.where(live, 1 / torch.where(live, raised, 1.0), 0.0), X)
     # outside a whole basis lies rounding only, which small roots would blow up
     weight[..., -1, :] *= U.shape[-2] > l
     weight[..., :, -1] *= V.shape[-2] > r

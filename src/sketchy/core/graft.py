@@ -20,6 +20,7 @@ from sketchy.core.moments import (
     factored_inverse_roots,
     inverse_root,
     length_over_root,
+    like,
     observe_root_,
     over_length,
     weights,
@@ -30,6 +31,9 @@ OWN = "own"
 # In eigenbases steps are short where gradients have few directions. On the first plateau of an autoencoder
 # the length by rows was 2 to 500 times the own one; after that, and on a character model, 0.4 to 2 times.
 FLOOR = 0.5
+# Where one entry outshines its row and its column, moments by both are far too small for all others. Adam's
+# own entries are at most (1 - β₁) / √(1 - β₂), 3.2 by default.
+_LONGEST = 4.0
 ROOT = "graft_root"  # the one accumulator as large as the weight
 RULES = ("sgd", "adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized", "factored", "rows", OWN)
 _BY_ROWS = ("rows", OWN)
@@ -90,7 +94,9 @@ class Graft:
             return (as_matrix(x) * as_weights(self._row_factor(x), x)).reshape(x.shape)
         if self.rule == "factored":
             a, b = self._factors()
-            return (as_matrix(x) * as_weights(a, x) * as_weights(b, x)).reshape(x.shape)
+            y = as_matrix(x) * as_weights(a, x) * as_weights(b, x)
+            length = frobenius(y)
+            return (y * like(ratio(self.clipped(length, x), y), y)).reshape(x.shape)
         if normalized(self.rule):
             x = over_length(x, frobenius(as_matrix(x)))
         return divide_by_root(x, self.state[ROOT], self._filled, self.eps)
@@ -111,6 +117,10 @@ class Graft:
             return (rows.sqrt() * a.squeeze(-1)).square().sum(-1).sqrt()
         over = (frobenius(X) if norm is None else norm) if normalized(self.rule) else None
         return length_over_root(X, as_matrix(self.state[ROOT]), self._filled, self.eps, over)
+
+    def clipped(self, length: Tensor, x: Tensor) -> Tensor:
+        """The length (S,) of the rule's step for x, no longer than it may be."""
+        return length.clamp(max=_LONGEST * (x.numel() / len(x)) ** 0.5) if self.rule == "factored" else length
 
     @property
     def _filled(self) -> Tensor:

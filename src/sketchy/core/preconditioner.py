@@ -5,7 +5,8 @@ eps times the largest. The weight outside the basis is that of ρ. A direction w
 the basis or, while nothing has escaped (ρ = 0), outside it, has never been seen. It is taken for an average
 one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would. Where a sketch
 is older than the gradient (``stale``), ρ says nothing of a direction that is new: nothing counts for less
-than a share of an average one.
+than a share of an average one. Where entries of what is preconditioned come rounded by a share ``rounding``,
+that much of an average eigenvalue is added: directions that are weak along both axes would be that noise.
 """
 
 from collections.abc import Sequence
@@ -32,8 +33,8 @@ class InverseRoot:
     """G̃^(-e) of Alg. 3, line 6: symmetric, positive, low rank plus diagonal."""
 
     basis: Tensor  # U, (S, d, l)
-    inside: Tensor  # w_in / w_out - 1, (S, l, 1); w_in where U is whole and nothing is outside
-    outside: Tensor  # w_out, (S,); 1 where U is whole
+    inside: Tensor  # w_in / w_out - 1, (S, l, 1); w_in / w_out where U is whole and nothing is outside
+    outside: Tensor  # w_out, (S,); where U is whole, the least of w_in: weights may leave the range of x
 
     @property
     def whole(self) -> bool:
@@ -54,14 +55,16 @@ class InverseRoot:
         return add_outer_(x, multiply(x, U).mul_(weights), U)
 
 
-def inverse_root(sketch: Sketch, exponent: float, eps: float, *, stale: bool = False) -> InverseRoot:
+def inverse_root(
+    sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
+) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
-    (root,) = inverse_roots([sketch], exponent, eps, stale=stale)
+    (root,) = inverse_roots([sketch], exponent, eps, stale=stale, rounding=rounding)
     return root
 
 
 def inverse_roots(
-    sketches: Sequence[Sketch], exponent: float, eps: float, *, stale: bool = False
+    sketches: Sequence[Sketch], exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> list[InverseRoot]:
     """`inverse_root` for several stacks of sketches, of one rank and any d."""
     bases = [sketch.basis for sketch in sketches]
@@ -70,24 +73,32 @@ def inverse_roots(
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
     seen = largest > 0
-    # needed only where ρ = 0, or where the sketch is old
+    # needed only where ρ = 0, where the sketch is old, or against rounding
     average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average)
     if stale:
         values = torch.maximum(values, STALE * average)
     values = values.add_(largest, alpha=eps)
+    if rounding > 0:
+        values = values.add_(average, alpha=rounding)
     # a sketch of nothing passes on what momentum is left, and is zero by its factor
     values = torch.where(seen, values, 1.0) ** -exponent
     inside, outside = values[..., :-1], values[..., -1:]
-    relative = (inside / outside).sub_(1)
-    factors = (factor.squeeze(-1) for factor in (seen.double(), outside * seen))
-    parts = (parted(each, bases) for each in (inside, relative, *factors))
+    least = inside[..., :1]
+    parts = (
+        parted(each, bases)
+        for each in (
+            inside / least,
+            (inside / outside).sub_(1),
+            *((w * seen).squeeze(-1) for w in (least, outside)),
+        )
+    )
     return [
-        InverseRoot(U, weights.unsqueeze(-1), seen_factor)
+        InverseRoot(U, weights.unsqueeze(-1), smallest)
         if U.shape[-2] == U.shape[-1]
-        else InverseRoot(U, relative_weights.unsqueeze(-1), factor)
-        for U, weights, relative_weights, seen_factor, factor in zip(bases, *parts, strict=True)
+        else InverseRoot(U, more.unsqueeze(-1), out)
+        for U, weights, more, smallest, out in zip(bases, *parts, strict=True)
     ]
 
 

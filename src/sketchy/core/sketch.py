@@ -73,8 +73,10 @@ def empty(
     rank = min(rank, dim)
     U = gaussian(dim, rank, seed=0, like=torch.empty(0, dtype=dtype, device=device))
     zero = torch.zeros(batch, dtype=torch.float64, device=device)
+    # by rows, as an update leaves it: what is loaded in its place is then rounded in the same way
+    basis = torch.linalg.qr(U)[0].expand(*batch, dim, rank).clone(memory_format=torch.contiguous_format)
     return Sketch(
-        basis=torch.linalg.qr(U)[0].expand(*batch, dim, rank).clone(),
+        basis=basis,
         eigenvalues=torch.zeros((*batch, rank), dtype=torch.float64, device=device),
         escaped_mass=zero,
         error_bound=zero.clone(),

@@ -211,10 +211,12 @@ class Engine(Optimizer):
             for i, (axis, sketch) in enumerate(zip(turn.plan.axes, turn.sketches, strict=True)):
                 if axis is not None and sketch is not None:
                     stale = not turn.stack.due and not axis.dense  # whole factors know weak from new
-                    key = (sketch.rank, turn.plan.exponent, turn.group["eps"], stale, sketch.basis.device)
+                    damping = turn.group["eps"], stale, turn.plan.rounding
+                    key = (sketch.rank, sketch.basis.device, turn.plan.exponent, *damping)
                     alike[key].append((t, i, sketch))
-        for (_, exponent, eps, stale, _), some in alike.items():
-            new = inverse_roots([sketch for *_, sketch in some], exponent, eps, stale=stale)
+        for (_, _, exponent, eps, stale, rounding), some in alike.items():
+            together = [sketch for *_, sketch in some]
+            new = inverse_roots(together, exponent, eps, stale=stale, rounding=rounding)
             for (t, i, _), root in zip(some, new, strict=True):
                 roots[t][i] = root
         return [partial(precondition_, roots=each) for each in roots]

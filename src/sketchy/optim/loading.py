@@ -63,7 +63,12 @@ def check_loaded(
     pairs = _pairs(optimizer, loaded)
     listed = {key for *_, key in pairs}
     # hooks may keep things under names of their own
-    if strangers := [str(key) for key in loaded["state"] if isinstance(key, int) and key not in listed]:
+    if len(listed) < len(pairs):
+        raise ValueError(
+            "the state dict lists a parameter twice in its param_groups: it is damaged. Nothing was loaded"
+        )
+    numbers = [key for key in loaded["state"] if isinstance(key, int) or str(key).isdigit()]
+    if strangers := [repr(key) for key in numbers if key not in listed]:
         raise ValueError(
             f"the state dict has a state for {', '.join(strangers)}, which is in no parameter group of it:"
             " it is damaged. Nothing was loaded"

@@ -63,14 +63,25 @@ class Plan:
     def bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.state.values())
 
+    @property
+    def rounding(self) -> float:
+        """The share of an entry that is lost when momentum is stored in fewer digits than are worked with."""
+        stored = self.state["momentum"].dtype if "momentum" in self.state else self.work
+        return torch.finfo(stored).eps if stored.itemsize < self.work.itemsize else 0.0
+
 
 def plan(shape: Shape, dtype: torch.dtype, path: str, kind: str, options: Mapping[str, Any]) -> Plan:
     """The plan of a weight of one shape on a path (``sketch`` or ``adam``) of an optimizer.
 
     ``kind``: sketch (SketchyShampoo), dense (Shampoo), corrected (SketchySOAP) or flat (SketchyAdagrad).
     """
-    picked = tuple(options.get(name) for name in _PLANNED)
+    # a dtype that was put into a group by hand is one of torch's, not its name
+    picked = tuple(_named(options.get(name)) for name in _PLANNED)
     return _plan(shape, dtype, path, kind, picked, options["betas"][0] > 0)
+
+
+def _named(option: Any) -> Any:
+    return str(option).removeprefix("torch.") if isinstance(option, torch.dtype) else option
 
 
 _PLANNED = (
@@ -87,9 +98,9 @@ def _plan(
     sketched = getattr(torch, sketch_dtype) if sketch_dtype else wide
     work = torch.float64 if sketched == torch.float64 else wide
     whole = layout(shape, merge_dims=None, block_size=None)
-    if math.prod(shape) == 0:
-        return Plan("none", whole, (), 0.0, wide, {})
     state = {name: Tensor((), torch.float32) for name in ("step", "skipped")}
+    if math.prod(shape) == 0:  # a state all the same: checkpoints want one of every parameter
+        return Plan("none", whole, (), 0.0, wide, state)
     if momentum:
         state["momentum"] = Tensor(
             shape, getattr(torch, momentum_dtype) if momentum_dtype else wide, whole=True, signed=True
@@ -140,7 +151,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     Two stacks, gradients and directions, and more for what is not the default; small factors as large as the
     bases, in a chain of at most ten; and three panels (`core.panels`).
     """
-    if not plan.state:
+    if plan.path == "none":
         return 0
     axes = [axis for axis in plan.axes if axis is not None]
     stacks = 2 + (plan.path == "sketch") * (

@@ -15,10 +15,10 @@ from torch import nn
 _NAMES = re.compile(
     # the last part of a dotted name: wte, embed_tokens, pos_embed, unembed; not patch_embed.proj
     r"(^|[._])(wte|wpe|\w*embed\w*|\w*_emb|emb|score|qa_outputs)(\.weight)?$"
-    # any part: lm_head, head.fc, classifier
-    r"|(^|[._])(lm_head|head|classifier)([._]|$)"
-    # of the whole model; deeper ones are layers of a block
-    r"|^(\w+\.)?output\.weight$"
+    # any part: lm_head, head.fc, classifier; not multi_head_attention
+    r"|(^|\.)(\w*_)?(head|classifier)(\.|$)"
+    # of the whole model, wrapped or not; deeper ones are layers of a block
+    r"|^((module|_orig_mod)\.)*((\w+\.)?output|fc|proj_out)\.weight$"
 )
 # a weight this long and this much longer than wide has a vocabulary for an axis: 32000 x 4096, 50257 x 768
 _VOCABULARY, _ASPECT = 16384, 6
@@ -54,7 +54,8 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
     """Two groups of a model's named parameters: those to sketch, and those for Adam's path.
 
     Vectors, embeddings, weights tied to an embedding and output heads (by name) go to the second; a
-    parameter used twice is listed once. ``options`` go into both groups.
+    parameter used twice is listed once. ``options`` go into both groups. A group that would be empty is not
+    there: torch refuses it beside one with names.
 
     >>> import sketchy
     >>> from torch import nn
@@ -71,7 +72,7 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
         vector = sum(size != 1 for size in p.shape) < 2 and not options.get("precondition_1d")
         aside = vector or id(p) in embeddings or looks_like_embedding_or_head(name, tuple(p.shape))
         groups["adam" if aside else "sketch"].append((name, p))
-    return [{"params": params, "path": path, **options} for path, params in groups.items()]
+    return [{"params": params, "path": path, **options} for path, params in groups.items() if params]
 
 
 def name_in(groups: Sequence[Mapping[str, Any]], g: int, i: int) -> str:

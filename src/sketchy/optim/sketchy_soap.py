@@ -51,7 +51,8 @@ def _learn(turn: Turn) -> Preconditioner:
     lacking = correction(beta2, turn.step).sqrt()
 
     def precondition(x: Tensor) -> tuple[Tensor, Tensor]:
-        return corrected.apply_(x, U, V, corrected.project(x, U, V), moments, eps), lacking
+        parts = corrected.project(x, U, V)
+        return corrected.apply_(x, U, V, parts, moments, eps, turn.plan.rounding), lacking
 
     return precondition
 

@@ -26,7 +26,7 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of
         for i, p in enumerate(group["params"]):
             plan = plan_of(group, p, names.get(p))
             turn = turns.setdefault(p.shape, len(turns)) if plan.axes else 0
-            if p.grad is None or p.numel() == 0:
+            if p.grad is None:
                 continue
             if not state[p]:
                 state[p].update(states.create(p, plan))
@@ -36,6 +36,8 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of
                     " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
                     " Clear optimizer.state[parameter] to start it afresh"
                 )
+            if p.numel() == 0:
+                continue
             every, due = group.get("update_every", 1), True
             if every > 1 and plan.axes:
                 done = int(state[p]["turn"])

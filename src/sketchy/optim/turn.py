@@ -117,7 +117,7 @@ class Turn:
         group, lender = self.group, self._lender()
         rule = lender.rule
         if rule is not None:
-            wanted = ahead * lender.length(x) if length is None else length
+            wanted = lender.clipped(ahead * lender.length(x), x) if length is None else length
         lent = None
         if group["start_step"] > 1 and not certain(started := self.step >= group["start_step"]):
             lent = lender.step(x * like(ahead, x))
