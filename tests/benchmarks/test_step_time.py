@@ -255,7 +255,7 @@ def test_parts_of_operations_are_counted_apart() -> None:
 
 def test_who_decomposes_any_axis_is_given_no_vocabulary() -> None:
     weights = [
-        (n, nn.Parameter(torch.zeros(s))) for n, s in (("embed.weight", (90, 4)), ("fc.weight", (4, 4)))
+        (n, nn.Parameter(torch.zeros(s))) for n, s in (("embed.weight", (90, 4)), ("mix.weight", (4, 4)))
     ]
     make = vocabulary_aside(lambda some, lr, rank: torch.optim.SGD([p for _, p in some], lr=lr))
     inner, adamw = make(weights, 1.0, None).parts
