@@ -68,9 +68,9 @@ class Results:
         return statistics.median(shares) if shares else None
 
     def counted(self, what: str, optimizer: str, rank: int | None) -> int | None:
-        """``operations`` of a step, or their ``parts``."""
+        """``operations`` of a step, or their ``parts``, which older rows don't have."""
         row = self.rows.get((optimizer, rank))
-        return row["profile"][what] if row and row["profile"] else None
+        return row["profile"].get(what) if row and row["profile"] else None
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -112,7 +112,7 @@ def cells(results: Results, row: Row) -> list[str]:
         "" if adamw is None else f"{adamw.middle:.2f}",
         "" if share is None else f"{100 * share:.1f} %",
         "" if row["state_bytes"] is None else number(row["state_bytes"] / 1e6),
-        "" if profile is None else f"{profile['operations']} ({profile['parts']})",
+        "" if profile is None else f"{profile['operations']} ({profile.get('parts', 'not counted')})",
         "" if profile is None else number(profile["python_ms"]),
         row["settings"],
     ]
