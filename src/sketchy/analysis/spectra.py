@@ -105,8 +105,10 @@ class SpectrumMonitor:
     ...         optimizer.zero_grad()
     ...         net(torch.randn(4, 8)).square().mean().backward()
     ...         optimizer.step()
-    >>> [(record.step, record.parameter, record.axis, record.dim) for record in monitor.records[:2]]
-    [(10, '0.weight', 'left', 6), (10, '0.weight', 'right', 8)]
+    >>> for record in monitor.records[:2]:
+    ...     print(record.step, record.parameter, record.axis, record.dim)
+    10 0.weight left 6
+    10 0.weight right 8
     """
 
     def __init__(
