@@ -14,12 +14,12 @@ import tyro
 
 from benchmarks.contenders import ENTRIES, Contender
 from benchmarks.front_plot import Point, draw
+from benchmarks.quality import RESULTS
 from benchmarks.quality_runs import Budget, Results, load, load_budget
 from benchmarks.quality_table import FOOTNOTE, markdown, title
 from benchmarks.tuning import Row, Tuning, rows
 from sketchy.cli.mistakes import user_mistakes
 
-RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[1] / "docs"
 X_NAMES = ("optimizer state, MB", "seconds on one core")
 

@@ -193,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         options.out.parent.mkdir(parents=True, exist_ok=True)
     pin()
-    rows = [{**measure(idea, options.rounds), **machine()} for idea in ideas()]
+    here = machine()
+    rows = [{**measure(idea, options.rounds), **here} for idea in ideas()]
     with user_mistakes("benchmarks.ideas"):
         write(options.out, "".join(json.dumps(row) + "\n" for row in rows))
     print(markdown(rows))

@@ -14,10 +14,10 @@ import tyro
 from rich.console import Console
 
 from benchmarks import estimate, ideas, quality, scaling, step_report, step_time, transfer
-from benchmarks.front import DOCS, RESULTS, Front
+from benchmarks.front import DOCS, Front
+from benchmarks.quality import RESULTS
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
-DEFAULT_RANK = 64
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -34,7 +34,7 @@ def _front_picture(task: str) -> bytes:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "transfer": lambda: transfer.markdown(RESULTS, DEFAULT_RANK),
+    "transfer": lambda: transfer.markdown(RESULTS, transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
     "step time, block": lambda: step_report.problem_markdown(step_time.load(step_time.RESULTS), "block"),
     "asked": lambda: step_report.asked_markdown(step_time.load(step_time.RESULTS)),

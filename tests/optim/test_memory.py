@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.peers import SOAP
 from torch import nn
 
 from optim.optimizers import BF16, CASES, CLASSES, F16, F32, F64, Case, advance, gradient, weights
@@ -89,3 +90,14 @@ def test_the_optimizer_refers_to_tensors_through_groups_and_state_only(case: Cas
     kept = {k for k, v in vars(optimizer).items() if k not in ("param_groups", "state", "defaults")}
     bare = torch.optim.SGD(weights(), lr=0.1)
     assert kept <= set(vars(bare)), kept - set(vars(bare))
+
+
+def test_soap_keeps_ten_and_a_half_numbers_a_weight() -> None:
+    """What ours are compared with: at four rows a column, 2 mn + 2 m² + 2 n² whatever the size."""
+    p = torch.nn.Parameter(torch.zeros(64, 16))
+    optimizer = SOAP([p])
+    for step in range(2):
+        p.grad = gradient(p, 0, step)
+        optimizer.step()
+    matrices = [t for t in optimizer.state[p].values() if isinstance(t, torch.Tensor) and t.dim() == 2]
+    assert sum(t.numel() for t in matrices) / p.numel() == 10.5

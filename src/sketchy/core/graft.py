@@ -96,7 +96,8 @@ class Graft:
             a, b = self._factors()
             y = as_matrix(x) * as_weights(a, x) * as_weights(b, x)
             length = frobenius(y)
-            return (y * like(ratio(self.clipped(length, x), y), y)).reshape(x.shape)
+            kept = torch.where(length > 0, self.clipped(length, x) / length, 0.0)
+            return (y * like(kept, y)).reshape(x.shape)
         if normalized(self.rule):
             x = over_length(x, frobenius(as_matrix(x)))
         return divide_by_root(x, self.state[ROOT], self._filled, self.eps)
