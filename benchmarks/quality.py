@@ -49,7 +49,7 @@ class Options:
     """Tune every optimizer over the same rates on a task, run the best on several seeds, and compare."""
 
     task: tyro.conf.Positional[str | None] = None
-    """charlm, warpeace, autoencoder, cifar10, tox21 or digits; none to draw the picture only."""
+    """charlm, warpeace, autoencoder, cifar10, tox21, or the demo's digits; none to draw the picture only."""
     quick: bool = False
     """A few steps, one rate and one seed, to see that all runs; results go to runs/quick."""
     rates: int = 6
