@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sketchy.core import sketch as core
 from sketchy.core.arguments import check_count, check_device, check_dtype, check_number
+from sketchy.core.certificate import rounding_error
 from sketchy.core.linalg import gaussian
 from sketchy.core.operator import Compensated
 
@@ -232,7 +233,7 @@ class FrequentDirections:
         if isinstance(target, torch.dtype):
             dtype, state = check_dtype(target), self.sketch
             # a basis rounded to fewer digits is a slightly different sketch of the same stream
-            rounding = core.rounding(state, dtype) if dtype != state.basis.dtype else 0.0
+            rounding = rounding_error(state.eigenvalues, dtype) if dtype != state.basis.dtype else 0.0
             self._sketch = replace(
                 state, basis=state.basis.to(dtype), error_bound=state.error_bound + rounding
             )

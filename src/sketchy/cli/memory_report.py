@@ -18,13 +18,13 @@ from sketchy.analysis import weights as sources
 from sketchy.analysis.memory import (
     GROUPS,
     SOAP_LONGEST,
-    Contender,
     Fit,
     Held,
+    Holder,
     Weight,
     by_group,
-    contenders,
     fit,
+    holders,
     human,
 )
 from sketchy.optim import SketchyShampoo, SketchySOAP
@@ -65,7 +65,7 @@ def parse_bytes(text: str) -> int:
 
 
 class Report:
-    """Every contender's state for the weights, and the ranks that fit a budget."""
+    """Every holder's state for the weights, and the ranks that fit a budget."""
 
     def __init__(
         self, weights: dict[str, Weight], ranks: Sequence[int], budget: str | None, options: dict[str, Any]
@@ -74,9 +74,9 @@ class Report:
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 16 64")
         self.weights = weights
         self.count = sum(weight.count for weight in weights.values())
-        self.rows: list[tuple[Contender, dict[str, Held]]] = [
-            (contender, by_group(weights.values(), contender.held))
-            for contender in contenders(tuple(dict.fromkeys(ranks)), **options)
+        self.rows: list[tuple[Holder, dict[str, Held]]] = [
+            (holder, by_group(weights.values(), holder.held))
+            for holder in holders(tuple(dict.fromkeys(ranks)), **options)
         ]
         self.budget = None if budget is None else parse_bytes(budget)
         self.fits: list[Fit] = []
@@ -122,12 +122,12 @@ def _plain(report: Report) -> dict[str, Any]:
     return found
 
 
-def _plain_row(report: Report, contender: Contender, held: dict[str, Held]) -> dict[str, Any]:
+def _plain_row(report: Report, holder: Holder, held: dict[str, Held]) -> dict[str, Any]:
     whole = sum(held.values(), Held())
     return {
-        "optimizer": contender.name,
-        "setting": contender.setting,
-        "rank": contender.rank,
+        "optimizer": holder.name,
+        "setting": holder.setting,
+        "rank": holder.rank,
         "bytes": whole.total,
         "floats_per_weight": report.floats_per_weight(whole.total),
         **asdict(whole),
@@ -183,16 +183,16 @@ def _estimates(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     own = {group: sum(weight.bytes for weight in report.members(group)) for group in groups}
     table.add_row("the weights themselves", *_cells(report, own), style="dim", end_section=True)
-    following = [contender for contender, _ in report.rows[1:]]
-    for (contender, held), after in zip_longest(report.rows, following):
+    following = [holder for holder, _ in report.rows[1:]]
+    for (holder, held), after in zip_longest(report.rows, following):
         sizes = {group: part.total for group, part in held.items()}
-        ends = after is not None and after.rank is not None and after.name != contender.name
-        table.add_row(_label(contender), *_cells(report, sizes), end_section=ends)
+        ends = after is not None and after.rank is not None and after.name != holder.name
+        table.add_row(_label(holder), *_cells(report, sizes), end_section=ends)
     return table
 
 
-def _label(contender: Contender) -> str:
-    return ", ".join(filter(None, (contender.name, contender.setting)))
+def _label(holder: Holder) -> str:
+    return ", ".join(filter(None, (holder.name, holder.setting)))
 
 
 def _cells(report: Report, sizes: dict[str, int]) -> list[str]:
@@ -246,13 +246,13 @@ def draw(report: Report, path: Path) -> None:
         )
     count = sum(weight.count for weight in matrices)
     values, notes, ours = {}, [], set()
-    for contender, held in report.rows:
+    for holder, held in report.rows:
         size = held[GROUPS[0]].second_moment
         if size:
-            label = f"{_label(contender)}:  {contender.second_moment}"
+            label = f"{_label(holder)}:  {holder.second_moment}"
             values[label] = size / 4 / count
             notes.append(f"{values[label]:.3g}   {human(size)}")
-            if contender.rank is not None:
+            if holder.rank is not None:
                 ours.add(label)
     path.parent.mkdir(parents=True, exist_ok=True)
     title = f"Memory for second moments: {count:,} weights in m x n matrices ({len(matrices)} of them)"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import as_weights, row_energy
-from sketchy.core.panels import panels
+from sketchy.core.extremes import as_weights, row_energy
+from sketchy.core.tuned.panels import panels
 
 
 def weights(beta2: float) -> tuple[float, float]:

@@ -75,7 +75,7 @@ def watch(
         run.load_state_dict(kept["run"])
     made = run.optimizer
     monitor = SpectrumMonitor(
-        made if isinstance(made, Engine) and made.kind != "dense" else run.model,
+        made if isinstance(made, Engine) and not isinstance(made, sketchy.Shampoo) else run.model,
         options.every,
         path,
         top=options.top,
