@@ -147,7 +147,8 @@ def _fd_update(
 
 
 def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> Tensor:
-    return (beta2 * eigenvalues).to(dtype)
+    """β₂ λ in the dtype of the basis, rounded as √λ is: the factor of C' is M = [U √λ, A]."""
+    return (beta2 * eigenvalues).sqrt().to(dtype).square()
 
 
 def _live(sigma: Tensor) -> Tensor:
