@@ -19,9 +19,10 @@ from torch import Tensor
 
 import sketchy
 from benchmarks.arguments import at_least
+from benchmarks.limits import pin
 from benchmarks.markdown import table
 from benchmarks.step_report import about
-from benchmarks.step_time import load, machine, pin
+from benchmarks.step_time import load, machine
 from benchmarks.timing import Times, interleave, ratio
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.core import linalg, panels, products

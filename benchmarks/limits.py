@@ -56,3 +56,10 @@ def only_legal_instructions() -> None:
         os._exit(int((A @ A)[0, 0] != 256))
     if os.waitpid(child, 0)[1] != 0:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+
+
+def pin() -> None:
+    """One thread on one core: the last, since the first has the interrupts."""
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -21,13 +21,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.arguments import at_least, known
-from benchmarks.limits import keep_freed_memory, only_legal_instructions
+from benchmarks.limits import keep_freed_memory, only_legal_instructions, pin
 from benchmarks.markdown import table
 from benchmarks.optimizers import OPTIMIZERS
 from benchmarks.pieces import resumable
 from benchmarks.problems import Gradients, Problem, matrix, transformer
 from benchmarks.step_report import about, quartiles
-from benchmarks.step_time import Contender, contender, load, machine, pin
+from benchmarks.step_time import Contender, contender, load, machine
 from benchmarks.step_time import Options as StepOptions
 from benchmarks.timing import Times, exponent
 from sketchy.cli.mistakes import user_mistakes

@@ -10,7 +10,6 @@ command goes on with the problem that it hit.
 """
 
 import json
-import os
 import platform
 import time
 import warnings
@@ -27,7 +26,7 @@ from rich.progress import Progress
 
 from benchmarks import floor
 from benchmarks.arguments import at_least, known, positive
-from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions
+from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions, pin
 from benchmarks.operations import Profile, profile
 from benchmarks.optimizers import OPTIMIZERS, build
 from benchmarks.pieces import resumable
@@ -285,13 +284,6 @@ def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     kept = [row for row in load(path) if row["problem"] not in new] if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, "".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
-
-
-def pin() -> None:
-    """One thread on one core: the last, since the first has the interrupts."""
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def check(options: Options) -> None:
