@@ -9,16 +9,22 @@ in words is not: read it again.
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import tyro
 from rich.console import Console
 
-from benchmarks import estimate, ideas, quality, scaling, step_report, step_time, transfer
-from benchmarks.front import DOCS, Front
-from benchmarks.quality import RESULTS
+from benchmarks.common.results import RESULTS, load
+from benchmarks.quality import compare, rate_transfer
+from benchmarks.quality.front import DOCS, Front
+from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_table, step_time
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _step_times() -> list[dict[str, Any]]:
+    return load(RESULTS / step_time.FILE, "problem")
 
 
 def _front(task: str) -> Front:
@@ -34,16 +40,16 @@ def _front_picture(task: str) -> bytes:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "transfer": lambda: transfer.markdown(RESULTS, transfer.Options().rank),
+    "transfer": lambda: rate_transfer.markdown(RESULTS, rate_transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
-    "step time, block": lambda: step_report.problem_markdown(step_time.load(step_time.RESULTS), "block"),
-    "asked": lambda: step_report.asked_markdown(step_time.load(step_time.RESULTS)),
-    "estimate": lambda: estimate.Estimate(estimate.Options()).markdown(),
-    "ideas": lambda: ideas.markdown(step_time.load(ideas.RESULTS, "idea")),
-    "scaling": lambda: scaling.markdown(step_time.load(scaling.RESULTS, "variable")),
+    "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
+    "asked": lambda: step_table.asked_markdown(_step_times()),
+    "estimate": lambda: accelerator_estimate.Estimate(accelerator_estimate.Options()).markdown(),
+    "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
+    "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
-    "rates.png": lambda: quality.picture(RESULTS),
+    "rates.png": lambda: compare.picture(RESULTS),
     **{f"front-{task}.png": partial(_front_picture, task) for task in TASKS},
 }
 

@@ -1,1 +1,1 @@
-"""How long things take."""
+"""How long optimizer steps, sketches and online learners take."""

@@ -24,11 +24,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.arguments import at_least, known
-from benchmarks.timing import Times, ratio
-from sketchy.cli.mistakes import user_mistakes
+from benchmarks.common.arguments import at_least, known
+from benchmarks.common.timing import Times, ratio
+from sketchy.experiments.mistakes import user_mistakes
 
 HERE = Path(__file__).parents[2]
+WORKER = "from benchmarks.speed.before_after_worker import main; main()"
 RANKS = {"block": 64, "matrix": 256, "transformer": 64}
 OPTIMIZERS = ("SketchyShampoo", "SketchySOAP")
 
@@ -40,7 +41,7 @@ class Options:
     other: Annotated[Path, tyro.conf.Positional]
     """The other checkout: a directory with src/sketchy in it."""
     problems: tuple[str, ...] = tuple(RANKS)
-    """Which weights are stepped; see benchmarks.problems."""
+    """Which weights are stepped; see benchmarks.registry.problems."""
     optimizers: tuple[str, ...] = OPTIMIZERS
     """Which of our optimizers take the steps."""
     rounds: int = 12
@@ -76,7 +77,7 @@ class Stepper:
 @contextmanager
 def stepper(tree: Path, *arguments: object) -> Iterator[Stepper]:
     """Start the worker of a tree, and end it."""
-    command = [sys.executable, "-m", "benchmarks.speed.stepper", *map(str, arguments)]
+    command = [sys.executable, "-c", WORKER, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, cwd=HERE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from benchmarks.speed import accelerator_estimate as estimate
 
-from benchmarks import estimate
 from sketchy import SketchyShampoo, SketchySOAP
 
 

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from benchmarks import ideas
+from benchmarks.speed import step_ideas as ideas
 
 
 def test_each_idea_is_a_row_with_both_times(

@@ -16,7 +16,9 @@ import pytest
 
 pytest.importorskip("tyro")
 
-from benchmarks import fd, oco, pieces
+from benchmarks.common import resumable as pieces
+from benchmarks.speed import frequent_directions as fd
+from benchmarks.speed import online_learning as oco
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("a", "b", "c")
@@ -120,7 +122,7 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(
 
 
 def test_a_change_of_code_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import provenance
+    from benchmarks.common import provenance
 
     changes = iter(["", "x = 1", "x = 2", "x = 1"])
     monkeypatch.setattr(provenance, "commit", lambda: "abc")
@@ -180,10 +182,10 @@ def test_tables_are_printed_again_but_not_measured_again(
 @pytest.mark.parametrize(
     ("module", "words", "sentence"),
     [
-        (fd, "--rounds 2", "benchmarks.fd: rounds=2: must be at least 3\n"),
-        (fd, "--threads 0", "benchmarks.fd: threads=0: must be at least 1\n"),
-        (oco, "--rounds 1", "benchmarks.oco: rounds=1: must be at least 2\n"),
-        (oco, "--data nowhere", "benchmarks.oco: data='nowhere': no such file"),
+        (fd, "--rounds 2", "benchmarks.speed.frequent_directions: rounds=2: must be at least 3\n"),
+        (fd, "--threads 0", "benchmarks.speed.frequent_directions: threads=0: must be at least 1\n"),
+        (oco, "--rounds 1", "benchmarks.speed.online_learning: rounds=1: must be at least 2\n"),
+        (oco, "--data nowhere", "benchmarks.speed.online_learning: data='nowhere': no such file"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
@@ -199,9 +201,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
 # change the code between two calls, it is given a name.
 TINY = """
 import os, sys, time
-from benchmarks import provenance
+from benchmarks.common import provenance
 provenance.code = lambda: "this"
-from benchmarks import problems, scaling, step_time
+from benchmarks.registry import problems
+from benchmarks.speed import scaling, step_time
 
 small = problems.matrix(256, 128)
 
@@ -226,7 +229,7 @@ def start(name: str, at: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", TINY, name, *WORDS[name].split(), "--out", "rows.jsonl"],
         cwd=at,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.contenders import ENTRIES, RATIO, Contender, contenders, everyone
-from benchmarks.front_plot import Point, ceiling, figure
-from benchmarks.quality_runs import Budget, Results, load, load_budget, save
-from benchmarks.quality_table import cells, header, markdown
-from benchmarks.tuning import Row, Tuning, rows
+from benchmarks.quality import compare as quality
+from benchmarks.quality import front
+from benchmarks.quality import runs as quality_runs
+from benchmarks.quality.front_plot import Point, ceiling, figure
+from benchmarks.quality.plan import Row, Tuning, rows
+from benchmarks.quality.runs import Budget, Results, load, load_budget, save
+from benchmarks.quality.table import cells, header, markdown
+from benchmarks.quality.variants import ENTRIES, RATIO, Contender, contenders, everyone
 from torch import nn
 
-from benchmarks import front, quality, quality_runs
 from sketchy.experiments import tasks
 from sketchy.experiments.training import Look, Record
 

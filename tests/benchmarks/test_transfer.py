@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 import pytest
-from benchmarks.contenders import ADAMW, Contender
-from benchmarks.quality_runs import Run, save
+from benchmarks.quality import rate_transfer as transfer
+from benchmarks.quality.runs import Run, save
+from benchmarks.quality.variants import ADAMW, Contender
 
-from benchmarks import transfer
 from sketchy.experiments.training import Look, Record
 
 RATES = (0.001, 0.002, 0.004, 0.008)

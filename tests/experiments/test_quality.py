@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.contenders import RATIO, Contender, contenders, rates
-from benchmarks.quality_runs import Budget, Run, load, save
-from benchmarks.tuning import Tuning
+from benchmarks.quality import compare as quality
+from benchmarks.quality import runs as quality_runs
+from benchmarks.quality.plan import Tuning
+from benchmarks.quality.runs import Budget, Run, load, save
+from benchmarks.quality.variants import RATIO, Contender, contenders, rates
 
-from benchmarks import quality, quality_runs
 from sketchy.experiments import tasks
 from sketchy.experiments.training import Look, Record
 

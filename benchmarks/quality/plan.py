@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.contenders import ADAMW, Contender, beyond, rates
-from benchmarks.quality_runs import Budget, Results, Run
+from benchmarks.quality.runs import Budget, Results, Run
+from benchmarks.quality.variants import ADAMW, Contender, beyond, rates
 from sketchy.experiments.training import Record
 
 Wanted = tuple[Contender, float, int]  # who runs at which rate with which seed

@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.step_time` as a table on the screen, as Markdown, and against what was asked."""
+"""Tables of the measured step times, for the terminal and for the docs, and our targets."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,8 @@ from typing import Any, Literal
 from rich import box
 from rich.table import Table
 
-from benchmarks.markdown import table
-from benchmarks.problems import PROBLEMS
+from benchmarks.common.markdown import table
+from benchmarks.registry.problems import PROBLEMS
 
 Row = dict[str, Any]
 PASS = "forward and backward"

@@ -1,11 +1,11 @@
-"""Training quality on real data: every optimizer tuned over the same rates, the best one on several seeds.
+"""Train with every optimizer on a task, tune the learning rates alike, and compare the losses.
 
     SKETCHY_DATA=... python -m benchmarks.quality charlm [--quick] [--tuned-rank 32] [--plot FILE]
     python -m benchmarks.quality --plot FILE
 
-Each finished run is a line in benchmarks/results/quality-TASK.jsonl and is not run again; --again drops the
-lines of the chosen optimizers first. Ctrl-C stops; the same command goes on. ``benchmarks.front`` draws
-what came out.
+Each finished run is one line in benchmarks/results/quality-TASK.jsonl and is not run again. --again first
+deletes the lines of the chosen optimizers. After a Ctrl-C the same command continues.
+``benchmarks.quality.front`` draws the results.
 """
 
 import math
@@ -21,21 +21,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.arguments import at_least, positive
-from benchmarks.contenders import RANKS, Contender, contenders, everyone
-from benchmarks.limits import only_legal_instructions
-from benchmarks.provenance import commit
-from benchmarks.quality_runs import Budget, Run, Work, load, save, task_of_this_process
-from benchmarks.quality_table import FOOTNOTE, cells, header, title
-from benchmarks.rate_plot import rate_sweeps
-from benchmarks.tuning import Tuning, rows
-from sketchy.cli.mistakes import user_mistakes
+from benchmarks.common.arguments import at_least, positive
+from benchmarks.common.process import only_legal_instructions
+from benchmarks.common.provenance import commit
+from benchmarks.common.results import QUICK, RESULTS
+from benchmarks.quality.plan import Tuning, rows
+from benchmarks.quality.rate_plot import rate_sweeps
+from benchmarks.quality.runs import Budget, Run, Work, load, save, task_of_this_process
+from benchmarks.quality.table import FOOTNOTE, cells, header, title
+from benchmarks.quality.variants import RANKS, Contender, contenders, everyone
 from sketchy.experiments import tasks
 from sketchy.experiments.data import data_directory
+from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
 
-RESULTS = Path(__file__).parent / "results"
-QUICK = Path("runs/quick")
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
 SWEEPS_SHOWN: tuple[tuple[str, int | None], ...] = (

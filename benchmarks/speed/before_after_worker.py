@@ -1,9 +1,8 @@
-"""A process that times the optimizer steps of one source tree, a round whenever it is asked to.
+"""The process that times the optimizer steps of one source tree for ``benchmarks.speed.before_after``.
 
-    PYTHONPATH=TREE/src python -m benchmarks.speed.stepper PROBLEM OPTIMIZER RANK
-
-Writes one JSON line when it is ready and one for each line that it reads. It is the worker of
-``benchmarks.speed.before_after``. Trees of different versions run it, so it uses the public API only.
+Its arguments are the problem, the optimizer and the rank. It writes one JSON line when it is ready. Then it
+times a round for each line that it reads, and writes the result. Trees of different versions run it, so it
+uses the public API only.
 """
 
 import json
@@ -11,15 +10,16 @@ import sys
 import time
 
 import sketchy
-from benchmarks.limits import keep_freed_memory, only_legal_instructions, pin
-from benchmarks.operations import profile
-from benchmarks.problems import PROBLEMS, Gradients
+from benchmarks.common.operations import profile
+from benchmarks.common.process import keep_freed_memory, only_legal_instructions, pin
+from benchmarks.registry.problems import PROBLEMS, Gradients
 
 FIRST_STEPS = 3  # they allocate and fill the state
 REPEATS = 3  # timed steps of a round, after one that is not timed
 
 
-def main(problem: str, optimizer_name: str, rank: str) -> None:
+def main() -> None:
+    problem, optimizer_name, rank = sys.argv[1:]
     pin()
     keep_freed_memory()
     only_legal_instructions()
@@ -44,7 +44,3 @@ def main(problem: str, optimizer_name: str, rank: str) -> None:
 
 def _write(answer: dict[str, object]) -> None:
     print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

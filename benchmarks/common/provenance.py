@@ -1,10 +1,15 @@
-"""Which code made a number."""
+"""Where a number comes from: code and machine."""
 
+import platform
 import subprocess
+import time
 import zlib
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
+import torch
+
+ROOT = Path(__file__).parents[2]
 CODE = ("src", "benchmarks/*.py")
 
 
@@ -19,6 +24,18 @@ def code() -> str:
     """The commit at hand, with a digest of what was changed since: equal where the code is."""
     changed = _git("diff", "HEAD", "--", *CODE)
     return f"{commit()} {zlib.crc32(changed.encode()):x}" if changed else commit()
+
+
+def machine() -> dict[str, Any]:
+    """The fields that say where and with what a row was measured."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+    return {
+        "commit": commit(),
+        "torch": torch.__version__,
+        "processor": processor or platform.processor(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def _git(*arguments: str) -> str:

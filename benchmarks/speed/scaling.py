@@ -1,14 +1,13 @@
 """How the cost of a step and the memory of its state grow with m, n, the rank and the number of layers.
 
-    python -m benchmarks.scaling [--rounds N] [--optimizers ...] [--quick]
-    python -m benchmarks.scaling --table benchmarks/results/scaling.jsonl
+    python -m benchmarks.speed.scaling [--rounds N] [--optimizers ...] [--quick]
+    python -m benchmarks.speed.scaling --table benchmarks/results/scaling.jsonl
 
 One size is changed at a time; the slope of log cost against log size is the exponent: 1 is linear. Pinned to
 one core, CPU time. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the same command goes on with
 the size that it hit.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +19,22 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.arguments import at_least, known
-from benchmarks.limits import keep_freed_memory, only_legal_instructions, pin
-from benchmarks.markdown import table
-from benchmarks.optimizers import OPTIMIZERS
-from benchmarks.pieces import resumable
-from benchmarks.problems import Gradients, Problem, matrix, transformer
-from benchmarks.step_report import about, quartiles
-from benchmarks.step_time import Contender, contender, load, machine
-from benchmarks.step_time import Options as StepOptions
-from benchmarks.timing import Times, exponent
-from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments.resume import write
+from benchmarks.common.arguments import at_least, known
+from benchmarks.common.markdown import table
+from benchmarks.common.process import keep_freed_memory, only_legal_instructions, pin
+from benchmarks.common.provenance import machine
+from benchmarks.common.results import QUICK, RESULTS, load, save
+from benchmarks.common.resumable import resumable
+from benchmarks.common.timing import Times, exponent
+from benchmarks.registry.optimizers import OPTIMIZERS
+from benchmarks.registry.problems import Gradients, Problem, matrix, transformer
+from benchmarks.speed.step_table import about, quartiles
+from benchmarks.speed.step_time import Options as StepOptions
+from benchmarks.speed.step_time import TimedStep, timed_step
+from sketchy.experiments.mistakes import user_mistakes
 
-RESULTS = Path(__file__).parent / "results" / "scaling.jsonl"
+FILE = "scaling.jsonl"
 Row = dict[str, Any]
-QUICK = Path("runs/quick/scaling.jsonl")
 SIDE, RANK = 1024, 64  # of what stays as it is
 WIDTH, VOCABULARY = 128, 256  # of the transformer; few words, or their weights hide the layers'
 SIZES = {
@@ -70,7 +69,7 @@ def problem(variable: str, size: int) -> Problem:
     return matrix(size if variable == "m" else SIDE, size if variable == "n" else SIDE)
 
 
-def contenders(variable: str, sizes: Sequence[int], options: Options) -> Iterator[tuple[int, Contender]]:
+def timed_steps(variable: str, sizes: Sequence[int], options: Options) -> Iterator[tuple[int, TimedStep]]:
     """Everyone at every size."""
     steps = StepOptions(profile=variable == "layers")
     for size in sizes:
@@ -80,12 +79,12 @@ def contenders(variable: str, sizes: Sequence[int], options: Options) -> Iterato
             ranked = OPTIMIZERS[name].ranked
             if variable != "rank" or ranked:
                 rank = (size if variable == "rank" else RANK) if ranked else None
-                yield size, contender(name, rank, named, gradients, steps)
+                yield size, timed_step(name, rank, named, gradients, steps)
 
 
 def measure(variable: str, sizes: Sequence[int], options: Options, progress: Progress) -> list[Row]:
     """Rows of all sizes of one variable, timed in the same rounds."""
-    everyone = list(contenders(variable, sizes, options))
+    everyone = list(timed_steps(variable, sizes, options))
     bar = progress.add_task(f"growth with {variable}", total=options.rounds * len(everyone))
     for round in range(options.rounds):
         for _, c in everyone:
@@ -151,8 +150,8 @@ def trust(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.scaling", args=arguments)
-    with user_mistakes("benchmarks.scaling"):
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.scaling", args=arguments)
+    with user_mistakes("benchmarks.speed.scaling"):
         if options.table is not None:
             print(markdown(load(options.table, "variable")))
             return
@@ -165,16 +164,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     only_legal_instructions()
     console = Console(width=170)
     here, progress = machine(), Progress(console=console)
-    path = options.out or (QUICK if options.quick else RESULTS)
+    path = options.out or (QUICK if options.quick else RESULTS) / FILE
 
     def rows_of(variable: str) -> list[Row]:
         sizes = SIZES[variable][: FEWER if options.quick else None]
         return [{**row, **here} for row in measure(variable, sizes, options, progress)]
 
-    with resumable("benchmarks.scaling", SIZES, options, path, rows_of) as variables:
+    with resumable("benchmarks.speed.scaling", SIZES, options, path, rows_of) as variables:
         with progress:
             rows = [row for _, new in variables for row in new]
-        write(path, "".join(json.dumps(row) + "\n" for row in rows))
+        save(path, rows)
     console.print(shown(rows))
     console.print(f"{trust(rows)}; rows: {path}")
 

@@ -9,8 +9,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import at_least
-from benchmarks.contenders import Contender
+from benchmarks.common.arguments import at_least
+from benchmarks.quality.variants import Contender
 from sketchy.experiments import tasks
 from sketchy.experiments.pool import Report, Stopped
 from sketchy.experiments.resume import append, rows, write

@@ -1,6 +1,6 @@
 """The memory-quality front of a task: loss against optimizer state and against seconds.
 
-    python -m benchmarks.front charlm
+    python -m benchmarks.quality.front charlm
 
 Draws docs/front-TASK.png from benchmarks/results/quality-TASK.jsonl and prints the table in Markdown.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.contenders import ENTRIES, Contender
-from benchmarks.front_plot import Point, draw
-from benchmarks.quality import RESULTS
-from benchmarks.quality_runs import Budget, Results, load, load_budget
-from benchmarks.quality_table import FOOTNOTE, markdown, title
-from benchmarks.tuning import Row, Tuning, rows
-from sketchy.cli.mistakes import user_mistakes
+from benchmarks.common.results import RESULTS
+from benchmarks.quality.front_plot import Point, draw
+from benchmarks.quality.plan import Row, Tuning, rows
+from benchmarks.quality.runs import Budget, Results, load, load_budget
+from benchmarks.quality.table import FOOTNOTE, markdown, title
+from benchmarks.quality.variants import ENTRIES, Contender
+from sketchy.experiments.mistakes import user_mistakes
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 X_NAMES = ("optimizer state, MB", "seconds on one core")
 
 
@@ -69,7 +69,9 @@ class Front:
     def of(cls, task: str, path: Path) -> "Front":
         results, budget = load(path), load_budget(path)
         if not results:
-            raise SystemExit(f"benchmarks.front: no runs in {path}; python -m benchmarks.quality makes them")
+            raise SystemExit(
+                f"benchmarks.quality.front: no runs in {path}; python -m benchmarks.quality makes them"
+            )
         steps = statistics.mode(run.steps for run in results)
         return cls(task, steps, budget, rows(Tuning(results, steps, budget), found(results)))
 
@@ -84,10 +86,10 @@ class Front:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.front", args=arguments)
+    options = tyro.cli(Options, prog="python -m benchmarks.quality.front", args=arguments)
     front = Front.of(options.task, options.results or RESULTS / f"quality-{options.task}.jsonl")
     out = options.out or DOCS / f"front-{options.task}.png"
-    with user_mistakes("benchmarks.front"):
+    with user_mistakes("benchmarks.quality.front"):
         out.write_bytes(front.picture())
     print(f"{front.markdown()}\n\n{FOOTNOTE}\npicture: {out}")
 

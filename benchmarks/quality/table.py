@@ -4,9 +4,9 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.markdown import table
-from benchmarks.quality_runs import Budget
-from benchmarks.tuning import Row
+from benchmarks.common.markdown import table
+from benchmarks.quality.plan import Row
+from benchmarks.quality.runs import Budget
 
 FOOTNOTE = (
     "* the lowest or the highest rate that was tried; seconds of one core for a whole run, looks at the "

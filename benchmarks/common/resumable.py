@@ -11,8 +11,8 @@ from typing import Any, NotRequired, TypedDict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.provenance import code
-from sketchy.cli.mistakes import user_mistakes
+from benchmarks.common.provenance import code
+from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.resume import finished, rows, write
 
 Measure = Callable[[str], Any]  # measures the named piece; gives what JSON can hold

@@ -1,6 +1,6 @@
 """What a step should cost on an accelerator that is not here, from flop and byte counts alone.
 
-    python -m benchmarks.estimate [--rank L] [--width D] [--layers N] [--tokens T]
+    python -m benchmarks.speed.accelerator_estimate [--rank L] [--width D] [--layers N] [--tokens T]
 
 A product takes the longer of its arithmetic and its memory traffic; all else its traffic, which is counted
 from a step on meta tensors: these take the road of an accelerator, where no value is read. Nothing is
@@ -24,11 +24,11 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.arguments import at_least
-from benchmarks.floor import Product, shampoo, soap
-from benchmarks.markdown import table
+from benchmarks.common.arguments import at_least
+from benchmarks.common.markdown import table
+from benchmarks.speed.product_floor import Product, shampoo, soap
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.cli.mistakes import user_mistakes
+from sketchy.experiments.mistakes import user_mistakes
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ class Estimate:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.estimate", args=arguments)
-    with user_mistakes("benchmarks.estimate"):
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.accelerator_estimate", args=arguments)
+    with user_mistakes("benchmarks.speed.accelerator_estimate"):
         at_least(2, rank=options.rank)
         at_least(1, layers=options.layers, tokens=options.tokens)
         at_least(options.rank, width=options.width)

@@ -1,12 +1,11 @@
 """What was tried to make a step fast, each idea against what it replaced, interleaved in one run.
 
-    python -m benchmarks.ideas [--rounds N]
+    python -m benchmarks.speed.step_ideas [--rounds N]
 
 The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank 256. Pinned to one core, CPU
 time. Rows go to benchmarks/results/ideas.jsonl.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,17 +17,17 @@ import tyro
 from torch import Tensor
 
 import sketchy
-from benchmarks.arguments import at_least
-from benchmarks.limits import pin
-from benchmarks.markdown import table
-from benchmarks.step_report import about
-from benchmarks.step_time import load, machine
-from benchmarks.timing import Times, interleave, ratio
-from sketchy.cli.mistakes import user_mistakes
+from benchmarks.common.arguments import at_least
+from benchmarks.common.markdown import table
+from benchmarks.common.process import pin
+from benchmarks.common.provenance import machine
+from benchmarks.common.results import RESULTS, load, save
+from benchmarks.common.timing import Times, interleave, ratio
+from benchmarks.speed.step_table import about
 from sketchy.core import linalg, panels, products
-from sketchy.experiments.resume import write
+from sketchy.experiments.mistakes import user_mistakes
 
-RESULTS = Path(__file__).parent / "results" / "ideas.jsonl"
+FILE = RESULTS / "ideas.jsonl"
 COLUMNS = ("idea: before → after", "before", "after", "before / after", "kept")
 
 
@@ -38,7 +37,7 @@ class Options:
 
     rounds: int = 15
     """Interleaved rounds."""
-    out: Path = RESULTS
+    out: Path = FILE
     """Where the rows are kept."""
     table: Path | None = None
     """Don't measure: print the rows of this file as Markdown."""
@@ -186,18 +185,18 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.ideas", args=arguments)
-    with user_mistakes("benchmarks.ideas"):
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.step_ideas", args=arguments)
+    with user_mistakes("benchmarks.speed.step_ideas"):
         at_least(2, rounds=options.rounds)  # for quartiles
         if options.table is not None:
             print(markdown(load(options.table, "idea")))
             return
-        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.parent.mkdir(parents=True, exist_ok=True)  # fail now, not after the measurement
     pin()
     here = machine()
     rows = [{**measure(idea, options.rounds), **here} for idea in ideas()]
-    with user_mistakes("benchmarks.ideas"):
-        write(options.out, "".join(json.dumps(row) + "\n" for row in rows))
+    with user_mistakes("benchmarks.speed.step_ideas"):
+        save(options.out, rows)
     print(markdown(rows))
 
 

@@ -1,6 +1,6 @@
 """Does AdamW's learning rate carry over? Ours at the rate tuned for AdamW, and where their own best one lies.
 
-    python -m benchmarks.transfer [--rank 64]
+    python -m benchmarks.quality.rate_transfer [--rank 64]
 
 Prints, in Markdown, what the runs in benchmarks/results say. Rates were tried in factors of two, and a best
 one between two of them is found by the parabola through the best and its neighbours, in log rate. How well
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.contenders import ADAMW, RATIO, Contender
-from benchmarks.markdown import table
-from benchmarks.quality import RESULTS
-from benchmarks.quality_runs import load
-from benchmarks.quality_table import around
+from benchmarks.common.markdown import table
+from benchmarks.common.results import RESULTS
+from benchmarks.quality.runs import load
+from benchmarks.quality.table import around
+from benchmarks.quality.variants import ADAMW, RATIO, Contender
 from sketchy.experiments import tasks
 
 OURS = ("sketchy_soap", "sketchy_shampoo")
@@ -150,13 +150,13 @@ def markdown(results: Path, rank: int) -> str:
     lines = [line for task in tasks.TASKS for line in rows(results / f"quality-{task}.jsonl", task, rank)]
     if not lines:
         raise SystemExit(
-            f"benchmarks.transfer: no runs of AdamW in {results}; python -m benchmarks.quality makes them"
+            f"benchmarks.quality.rate_transfer: no runs of AdamW in {results}; benchmarks.quality makes them"
         )
     return table(HEADER, lines, left=("task", "optimizer"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.transfer", args=arguments)
+    options = tyro.cli(Options, prog="python -m benchmarks.quality.rate_transfer", args=arguments)
     print(markdown(options.results, options.rank))
 
 

@@ -1,16 +1,14 @@
-"""What one optimizer step costs: ours, their matrix-product floor, and every peer, interleaved in one run.
+"""Time one step of every optimizer, ours and others', beside the matrix products that ours need.
 
-    python -m benchmarks.step_time [--problems matrix block ...] [--optimizers ...] [--ranks 64 256] [--quick]
-    python -m benchmarks.step_time --table benchmarks/results/step-time.jsonl
+    python -m benchmarks.speed.step_time [--problems matrix ...] [--optimizers ...] [--ranks 64] [--quick]
+    python -m benchmarks.speed.step_time --table benchmarks/results/step-time.jsonl
 
-Pinned to one core, one thread. CPU time decides and wall time is kept beside it. The first steps, which
-make state, don't count; whoever refreshes every k-th step is timed over whole rounds of k. Rows go to
-benchmarks/results/step-time.jsonl, where a problem's old rows give way to the new. After a Ctrl-C the same
-command goes on with the problem that it hit.
+All optimizers take turns in one process, on one core with one thread. CPU time counts; wall time is recorded
+too. The first steps allocate state and are not counted. An optimizer that refreshes its preconditioner every
+k-th step is timed over k steps. Rows go to benchmarks/results/step-time.jsonl and replace older rows of the
+same problem. After a Ctrl-C the same command continues with the problem that was interrupted.
 """
 
-import json
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,26 +17,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import tyro
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import floor
-from benchmarks.arguments import at_least, known, positive
-from benchmarks.limits import at_most, keep_freed_memory, only_legal_instructions, pin
-from benchmarks.operations import Profile, profile
-from benchmarks.optimizers import OPTIMIZERS, build
-from benchmarks.pieces import resumable
-from benchmarks.problems import PROBLEMS, Gradients, Named, Problem
-from benchmarks.provenance import commit
-from benchmarks.step_report import FLOOR, PASS, checks, markdown, shown
-from sketchy.cli.mistakes import user_mistakes
-from sketchy.experiments.resume import write
+from benchmarks.common.arguments import at_least, known, positive
+from benchmarks.common.operations import Profile, profile
+from benchmarks.common.process import at_most, keep_freed_memory, only_legal_instructions, pin
+from benchmarks.common.provenance import machine
+from benchmarks.common.results import QUICK, RESULTS, load, save
+from benchmarks.common.resumable import resumable
+from benchmarks.registry.optimizers import OPTIMIZERS, build
+from benchmarks.registry.problems import PROBLEMS, Gradients, Named, Problem
+from benchmarks.speed import product_floor as floor
+from benchmarks.speed.step_table import FLOOR, PASS, checks, markdown, shown
+from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.training import state_bytes
 
-RESULTS = Path(__file__).parent / "results" / "step-time.jsonl"
-QUICK = Path("runs/quick/step-time.jsonl")
+FILE = "step-time.jsonl"
 FIRST_STEPS = 3  # make state, or fill it; SOAP's first is no step at all
 SLOW = 0.5  # seconds of a step that is timed once a round
 REPEATS = 3  # steps of a round for those without a period, after one that isn't timed
@@ -84,13 +80,13 @@ NOT_IN_ROW = ("run", "before", "refresh", "slow")
 
 
 @dataclass
-class Contender:
+class TimedStep:
     """Somebody to be timed, and its row in the making."""
 
     run: Callable[[], object]
     optimizer: str
     before: Callable[[], object] = lambda: None  # not timed
-    refresh: Callable[[], object] | None = None  # see benchmarks.optimizers.Entry
+    refresh: Callable[[], object] | None = None  # see benchmarks.registry.optimizers.Entry
     rank: int | None = None
     settings: str = ""
     period: int = 1
@@ -159,10 +155,12 @@ def candidates(options: Options) -> Iterator[tuple[str, int | None]]:
             yield name, rank
 
 
-def contender(name: str, rank: int | None, named: Named, gradients: Gradients, options: Options) -> Contender:
+def timed_step(
+    name: str, rank: int | None, named: Named, gradients: Gradients, options: Options
+) -> TimedStep:
     """Built and past its first steps; with its message instead where that fails."""
     entry = OPTIMIZERS[name]
-    made = Contender(
+    made = TimedStep(
         run=lambda: None,
         optimizer=name,
         before=gradients.advance,
@@ -199,7 +197,7 @@ def message(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split("\n")[:2])[:200]
 
 
-def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
+def floors(measured: Sequence[TimedStep], named: Named) -> list[TimedStep]:
     """A floor for each of ours."""
     made = []
     for ours in measured:
@@ -209,17 +207,17 @@ def floors(measured: Sequence[Contender], named: Named) -> list[Contender]:
             run = floor.runner(table)
             run()
             name = ours.optimizer + FLOOR
-            made.append(Contender(run, name, rank=ours.rank, flops=floor.flops(table)))
+            made.append(TimedStep(run, name, rank=ours.rank, flops=floor.flops(table)))
     return made
 
 
-def in_order(everyone: Sequence[Contender]) -> list[Contender]:
+def in_order(everyone: Sequence[TimedStep]) -> list[TimedStep]:
     """Who runs, each of ours with its floor right behind: the two are compared, and machines drift."""
     places = list(dict.fromkeys(c.place for c in everyone))
     return sorted((c for c in everyone if c.error is None), key=lambda c: places.index(c.place))
 
 
-def turns(contender: Contender, options: Options) -> set[int]:
+def turns(contender: TimedStep, options: Options) -> set[int]:
     """The rounds it takes part in: all, or as many as its seconds allow, evenly spread; round 0 is done."""
     sample = contender.samples[0]
     mean = sample.cpu if contender.refresh is None else sample.worst  # of the few steps of a round
@@ -228,7 +226,7 @@ def turns(contender: Contender, options: Options) -> set[int]:
     return {i * options.rounds // count for i in range(count)}
 
 
-def measure(problem: Problem, options: Options, progress: Progress, title: str) -> list[Contender]:
+def measure(problem: Problem, options: Options, progress: Progress, title: str) -> list[TimedStep]:
     named = problem.parameters()
     gradients = Gradients(p for _, p in named)
     wanted = list(candidates(options))
@@ -236,11 +234,11 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
     everyone = []
     for name, rank in wanted:
         progress.update(bar, description=f"{title}: first steps of {name}")
-        everyone.append(contender(name, rank, named, gradients, options))
+        everyone.append(timed_step(name, rank, named, gradients, options))
         progress.advance(bar)
     everyone += floors(everyone, named)
     if problem.training_pass is not None:
-        everyone.append(Contender(problem.training_pass(), PASS))
+        everyone.append(TimedStep(problem.training_pass(), PASS))
         everyone[-1].timed()
     running = in_order(everyone)
     progress.update(bar, description=f"{title}: rounds", completed=0, total=options.rounds * len(running))
@@ -256,34 +254,11 @@ def measure(problem: Problem, options: Options, progress: Progress, title: str) 
     return everyone
 
 
-def machine() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-    return {
-        "commit": commit(),
-        "torch": torch.__version__,
-        "processor": processor or platform.processor(),
-        "date": time.strftime("%Y-%m-%d"),
-    }
-
-
-def load(path: Path, by: str = "problem") -> list[dict[str, Any]]:
-    """Rows of this benchmark, or of another whose rows are named by another field."""
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: is no file of JSON lines ({error})") from None
-    if not rows or not all(isinstance(row, dict) and {by, "samples"} <= row.keys() for row in rows):
-        raise ValueError(f"{path}: has no rows of this benchmark, or others too")
-    return rows
-
-
-def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """The rows of problems not in ``rows`` stay."""
+def replace_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Save rows in place of those of the same problems; the rows of other problems stay."""
     new = {row["problem"] for row in rows}
-    kept = [row for row in load(path) if row["problem"] not in new] if path.exists() else []
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, "".join(json.dumps(row) + "\n" for row in (*kept, *rows)))
+    kept = [row for row in load(path, "problem") if row["problem"] not in new] if path.exists() else []
+    save(path, [*kept, *rows])
 
 
 def check(options: Options) -> None:
@@ -295,16 +270,16 @@ def check(options: Options) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.step_time", args=arguments)
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.step_time", args=arguments)
     if options.table is not None:
-        with user_mistakes("benchmarks.step_time"):
-            print(markdown(load(options.table)))
+        with user_mistakes("benchmarks.speed.step_time"):
+            print(markdown(load(options.table, "problem")))
         return
-    path = options.out or (QUICK if options.quick else RESULTS)
-    with user_mistakes("benchmarks.step_time"):
+    path = options.out or (QUICK if options.quick else RESULTS) / FILE
+    with user_mistakes("benchmarks.speed.step_time"):
         check(options)
         if path.is_file():
-            load(path)  # to learn now, not after an hour, that its rows can't be kept
+            load(path, "problem")  # fail now, not after an hour, if its rows can't be kept
     if options.quick:
         changed = {"ranks": (64,), "rounds": 3, "seconds": 1.0, "limit": 2.5}
         options = Options(**{**vars(options), **changed})
@@ -320,10 +295,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured = measure(PROBLEMS[name], options, progress, name)
         return [{"problem": name, **c.row(), **about} for c in measured]
 
-    with resumable("benchmarks.step_time", options.problems, options, path, rows_of) as problems, progress:
+    with (
+        resumable("benchmarks.speed.step_time", options.problems, options, path, rows_of) as problems,
+        progress,
+    ):
         for name, new in problems:
             rows += new
-            save(path, new)
+            replace_rows(path, new)
             progress.console.print(shown(PROBLEMS[name].title, new))
     for verdict in checks(rows):
         console.print(str(verdict), highlight=False)

@@ -1,6 +1,6 @@
 """Frequent Directions against a thin SVD, a dense eigendecomposition, its own products, and IncrementalPCA.
 
-    python -m benchmarks.fd [--threads N] [--rounds N]
+    python -m benchmarks.speed.frequent_directions [--threads N] [--rounds N]
 
 Ratios come with the quartiles over interleaved rounds. Nothing else should be running. After a Ctrl-C the
 same command goes on with the table that it hit.
@@ -17,13 +17,13 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.arguments import at_least
-from benchmarks.pieces import Sheet, show
-from benchmarks.timing import exponent, interleave, ratio
+from benchmarks.common.arguments import at_least
+from benchmarks.common.resumable import Sheet, show
+from benchmarks.common.timing import exponent, interleave, ratio
 from sketchy import FrequentDirections
-from sketchy.cli.mistakes import user_mistakes
 from sketchy.core import sketch
 from sketchy.core.linalg import gaussian
+from sketchy.experiments.mistakes import user_mistakes
 
 console = Console(width=110)
 
@@ -211,15 +211,15 @@ def streaming(options: Options) -> Sheet:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.fd", args=arguments)
-    with user_mistakes("benchmarks.fd"):
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.frequent_directions", args=arguments)
+    with user_mistakes("benchmarks.speed.frequent_directions"):
         at_least(1, threads=options.threads)
         at_least(3, rounds=options.rounds)  # for quartiles
         at_least(100, rows=options.rows)
     torch.set_num_threads(options.threads)
     console.print(f"torch {torch.__version__}, {platform.machine()}, {os.cpu_count()} cores")
     tables = {made.__name__: partial(made, options) for made in (one_update, growth, streaming)}
-    show("benchmarks.fd", tables, options, console)
+    show("benchmarks.speed.frequent_directions", tables, options, console)
 
 
 if __name__ == "__main__":

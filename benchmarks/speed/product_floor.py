@@ -7,12 +7,12 @@ is there already; a triangular solve, which is some half of a product's work, co
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sketchy.core.axes import merge
-from sketchy.optim.report import Row
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def soap(m: int, n: int, left: int, right: int) -> list[Product]:
 PRODUCTS = {"sketchy_shampoo": shampoo, "sketchy_soap": soap}
 
 
-def stacks(optimizer: str, report: Iterable[Row]) -> list[tuple[int, list[Product]]]:
+def stacks(optimizer: str, report: Iterable[Any]) -> list[tuple[int, list[Product]]]:
     """How many weights of each kind are sketched, and the products of one."""
     kinds = Counter((merge(row.shape, None), row.ranks) for row in report if row.path == "sketch")
     return [

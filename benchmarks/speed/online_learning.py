@@ -1,6 +1,6 @@
 """The online table: its time as a whole, its growth with d, and what running a grid together saves.
 
-    SKETCHY_DATA=... python -m benchmarks.oco [--processes N] [--rounds N]
+    SKETCHY_DATA=... python -m benchmarks.speed.online_learning [--processes N] [--rounds N]
 
 Nothing else should be running. After a Ctrl-C the same command goes on with the table that it hit.
 """
@@ -19,13 +19,13 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.arguments import at_least
-from benchmarks.pieces import Sheet, show
-from benchmarks.timing import Times, exponent, interleave, ratio
+from benchmarks.common.arguments import at_least
+from benchmarks.common.resumable import Sheet, show
+from benchmarks.common.timing import Times, exponent, interleave, ratio
 from sketchy import oco
-from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments import sweep, table
 from sketchy.experiments.data import Dataset, load
+from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import stop_by_signal
 
 WIDTHS = [1024, 2048, 4096, 8192]
@@ -139,8 +139,8 @@ def _compared(slow: Times, fast: Times) -> tuple[str, str, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = tyro.cli(Options, prog="python -m benchmarks.oco", args=arguments)
-    with user_mistakes("benchmarks.oco"):
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.online_learning", args=arguments)
+    with user_mistakes("benchmarks.speed.online_learning"):
         at_least(1, processes=options.processes)
         at_least(1, slice_rows=options.slice_rows, slice_settings=options.slice_settings)
         at_least(2, rounds=options.rounds)  # for quartiles
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "growth": partial(growth, options),
         "one_by_one": partial(one_by_one, data, options),
     }
-    show("benchmarks.oco", tables, options, console)
+    show("benchmarks.speed.online_learning", tables, options, console)
 
 
 if __name__ == "__main__":

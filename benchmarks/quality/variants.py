@@ -1,7 +1,7 @@
 """Who is compared in training quality: optimizers by name, at a rank where they take one, and their rates.
 
 All decay weights by 0.01, decoupled from the gradient; everything else is each optimizer's recommended
-setting, see ``benchmarks.optimizers``.
+setting, see ``benchmarks.registry.optimizers``.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 import sketchy
-from benchmarks.arguments import known
-from benchmarks.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
-from benchmarks.peers import SOAP
+from benchmarks.common.arguments import known
+from benchmarks.registry.dense_soap import SOAP
+from benchmarks.registry.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 
 ENTRIES: dict[str, Entry] = {
     **{name: entry for name, entry in OPTIMIZERS.items() if name != "adamw_fused"},  # the same steps as adamw
