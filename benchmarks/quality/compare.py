@@ -10,7 +10,6 @@ deletes the lines of the chosen optimizers. After a Ctrl-C the same command cont
 
 import math
 import os
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,62 +24,62 @@ from benchmarks.common.arguments import at_least, positive
 from benchmarks.common.process import only_legal_instructions
 from benchmarks.common.provenance import commit
 from benchmarks.common.results import QUICK, RESULTS
-from benchmarks.quality.plan import Tuning, rows
-from benchmarks.quality.rate_plot import rate_sweeps
-from benchmarks.quality.runs import Budget, Run, Work, load, save, task_of_this_process
-from benchmarks.quality.table import FOOTNOTE, cells, header, title
-from benchmarks.quality.variants import RANKS, Contender, contenders, everyone
-from sketchy.experiments import tasks
+from benchmarks.quality.plan import Tuning
+from benchmarks.quality.rate_plot import Curves, rate_sweeps
+from benchmarks.quality.runs import Budget, Work, save, task_of_this_process
+from benchmarks.quality.variants import RANKS, everyone, variants
+from sketchy.experiments import quality, tasks
 from sketchy.experiments.data import data_directory
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
+from sketchy.experiments.quality import Run, Variant
 
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
-SWEEPS_SHOWN: tuple[tuple[str, int | None], ...] = (
-    *((name, None) for name in ("adamw", "muon", "soap", "shampoo")),
-    *((name, 64) for name in ("sketchy_shampoo", "sketchy_soap")),  # the default
+SWEEPS_SHOWN = (
+    *map(Variant, ("adamw", "muon", "soap", "shampoo")),
+    *(Variant(name, 64) for name in ("sketchy_shampoo", "sketchy_soap")),  # the default rank
 )
 
 
 @dataclass(frozen=True)
 class Options:
-    """Tune every optimizer over the same rates on a task, run the best on several seeds, and compare."""
+    """Train with every optimizer on a task, tune the learning rates alike, and compare the losses."""
 
     task: tyro.conf.Positional[str | None] = None
-    """charlm, warpeace, autoencoder, cifar10, tox21, or the demo's digits; none to draw the picture only."""
+    """charlm, warpeace, autoencoder, cifar10, tox21 or digits; without a task, --plot draws the picture."""
     quick: bool = False
-    """A few steps, one rate and one seed, to see that all runs; results go to runs/quick."""
+    """A few steps, one learning rate and one seed, as a test; results go to runs/quick."""
     rates: int = 6
     """Learning rates for each optimizer, each twice the one before."""
     more_rates: int = 3
-    """At most so many more for whoever has its best rate at an end of the grid."""
+    """At most so many more for an optimizer whose best rate is at an end of the grid."""
     finalists: int = 2
-    """Rates of each optimizer that run on all seeds; the best mean counts."""
+    """How many of the best rates of each optimizer run on all seeds."""
     seeds: int = 3
-    """Runs at each of these."""
+    """Runs at each of these rates."""
     optimizers: tuple[str, ...] = everyone()
-    """Which to compare; AdamW's results are used if they are there."""
+    """The optimizers to compare; results of AdamW are used if the file has them."""
     ranks: tuple[int, ...] = RANKS
     """Ranks of the sketched optimizers."""
     tuned_rank: int | None = None
-    """Tune at this rank only, and run the other ranks at its best rate: fewer tries for ours."""
+    """Tune the sketched optimizers at this rank only, and run other ranks at its best rate."""
     steps: int | None = None
-    """Steps of a run; the task's own number if not given."""
+    """Steps of a run; each task has its own default."""
     limit: float = 600.0
-    """Seconds; a run that would take longer is given up after its first steps, with a message."""
+    """Seconds; a run that would take longer is stopped after its first steps and reported as failed."""
     again: bool = False
-    """Drop the results of the chosen optimizers and run them anew."""
+    """Delete the results of the chosen optimizers and run them again."""
     out: Path | None = None
-    """Where the runs are kept; benchmarks/results/quality-TASK.jsonl if not given."""
+    """The file of the runs; benchmarks/results/quality-TASK.jsonl by default."""
     plot: Path | None = None
-    """Draw loss against rate for all tasks in benchmarks/results."""
+    """Draw loss against learning rate for all tasks in benchmarks/results into this file."""
     processes: int = 2
     """Runs at the same time, one thread each."""
     data_dir: Path | None = None
-    """Where data sets lie; $SKETCHY_DATA or a cache of yours if not given."""
+    """The directory of the data sets; $SKETCHY_DATA or a cache directory by default."""
     download: bool = False
-    """Fetch the task's data set if it is not there."""
+    """Download the data set of the task if it is missing."""
 
     @property
     def budget(self) -> Budget:
@@ -91,22 +90,29 @@ class Options:
         return replace(self, rates=1, seeds=1, ranks=quick_ranks, steps=self.steps or QUICK_STEPS)
 
 
+def title(task: str, steps: int, budget: Budget) -> str:
+    given = f"{budget.rates} learning rates and up to {budget.more_rates} more for each optimizer"
+    if budget.tuned_rank is not None:
+        given += f"; ours are tuned at rank {budget.tuned_rank}, and other ranks run at its best rate"
+    return f"{task}: validation loss after {steps} steps, mean ± standard deviation over seeds; {given}"
+
+
 @dataclass(frozen=True)
-class Sweep:
-    """A task, who is compared on it, and the file that grows."""
+class Comparison:
+    """A task, the variants that are compared on it, and the file of the runs."""
 
     task: str
     steps: int
     path: Path
-    compared: Sequence[Contender]
+    compared: Sequence[Variant]
     options: Options
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning(load(self.path), self.steps, self.options.budget)
+        return Tuning(quality.load(self.path), self.steps, self.options.budget)
 
     def complete(self, progress: Progress, stopped: Stopped) -> bool:
-        """Do what is missing, stage by stage; whether all was done."""
+        """Do the missing runs, stage by stage; False if stopped before the end."""
         while True:
             stage, runs = self.tuning.missing(self.compared)
             if not runs:
@@ -115,9 +121,9 @@ class Sweep:
                 return False
 
     def do(self, stage: str, missing: list[Run], progress: Progress, stopped: Stopped) -> bool:
-        """The slow and the unknown first, so that no process is left alone with one of them at the end."""
-        seconds = {run.contender: record.seconds for run, record in load(self.path).items()}
-        missing.sort(key=lambda run: -seconds.get(run.contender, math.inf))
+        """Do the runs of a stage. Slow ones go first, so that all processes end at about the same time."""
+        seconds = {run.variant: record.seconds for run, record in quality.load(self.path).items()}
+        missing.sort(key=lambda run: -seconds.get(run.variant, math.inf))
         runs = {str(run): run for run in missing}
         bar = progress.add_task(stage, total=len(runs) * self.steps)
         steps = dict.fromkeys(runs, 0)
@@ -130,21 +136,21 @@ class Sweep:
         return spread(work, list(runs), self.options.processes, report, stopped)
 
 
-def table(sweep: Sweep) -> Table:
-    """A line for every contender that has runs."""
-    found = rows(sweep.tuning, sweep.compared)
+def table(found: Sequence[quality.Tuned], title: str) -> Table:
+    """The results for the terminal."""
     shown = Table(
-        title=title(sweep.task, sweep.steps, sweep.options.budget),
-        caption=FOOTNOTE,
+        title=title,
+        caption=f"{quality.FOOTNOTE} {quality.failures(found)}",
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
     )
-    for column in header(found):
-        first = column == "optimizer"
-        shown.add_column(column, justify="left" if first else "right", no_wrap=first)
-    for row in found:
-        shown.add_row(*cells(row, header(found)))
+    names, lines = quality.table(found)
+    for name in names:
+        first = name == "optimizer"
+        shown.add_column(name, justify="left" if first else "right", no_wrap=first)
+    for line in lines:
+        shown.add_row(*line)
     return shown
 
 
@@ -159,36 +165,35 @@ def compare(options: Options, console: Console) -> None:
         if options.download:
             tasks.load(options.task, download=True)
         task = task_of_this_process(options.task)
-        compared = contenders(options.optimizers, options.ranks)
+        compared = variants(options.optimizers, options.ranks)
         budget = options.budget
         if options.tuned_rank is not None and options.tuned_rank not in options.ranks:
             raise ValueError(f"tuned-rank={options.tuned_rank}: must be one of ranks={options.ranks}")
         path = options.out or (QUICK if options.quick else RESULTS) / f"quality-{options.task}.jsonl"
         dropped = compared if options.again else ()
-        save(path, {run: r for run, r in load(path).items() if run.contender not in dropped}, budget)
-    sweep = Sweep(options.task, options.steps or task.steps, path, compared, options)
+        save(path, {run: r for run, r in quality.load(path).items() if run.variant not in dropped}, budget)
+    comparison = Comparison(options.task, options.steps or task.steps, path, compared, options)
     with stop_by_signal() as stop, Progress(console=console) as progress:
-        complete = sweep.complete(progress, stop.is_set)
-    console.print(table(sweep))
+        complete = comparison.complete(progress, stop.is_set)
+    of_this_length = {run: r for run, r in quality.load(path).items() if run.steps == comparison.steps}
+    found = [each for each in quality.tuned(of_this_length) if each.variant in compared]
+    console.print(table(found, title(options.task, comparison.steps, budget)))
     console.print(f"runs: {path}", style="dim")
     if not complete:
-        console.print("stopped; the same command, without --again, goes on from here")
+        console.print("stopped; the same command, without --again, continues from here")
         raise SystemExit(130)
 
 
 def picture(directory: Path) -> bytes:
-    """The sweeps of AdamW, Muon, ours and their dense twins on all tasks, in the order of the registry.
+    """Loss against learning rate on all tasks, for AdamW, Muon, ours and the dense optimizers they sketch.
 
-    Means over seeds, of which rates that did badly have one only.
+    Points are means over seeds; rates that did badly ran on one seed only.
     """
-    panels: dict[str, dict[str, dict[float, float]]] = {}
+    panels: dict[str, Curves] = {}
     for name in tasks.TASKS:
-        losses: dict[tuple[str, float], list[float]] = {}
-        for run, record in load(directory / f"quality-{name}.jsonl").items():
-            if (run.contender.optimizer, run.contender.rank) in SWEEPS_SHOWN:
-                losses.setdefault((str(run.contender), run.rate), []).append(record.loss)
-        for (contender, rate), some in losses.items():
-            panels.setdefault(name, {}).setdefault(contender, {})[rate] = statistics.mean(some)
+        if results := quality.load(directory / f"quality-{name}.jsonl"):
+            found = {each.variant: each for each in quality.tuned(results)}
+            panels[name] = {str(v): (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
     return rate_sweeps(panels)
@@ -198,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.quality", args=arguments)
     with user_mistakes("benchmarks.quality"):
         if options.task is None and options.plot is None:
-            raise ValueError("give a task, or --plot FILE to draw what there is")
+            raise ValueError("give a task, or --plot FILE to draw the results")
     if options.quick:
         options = options.quicker()
     if options.task is not None:

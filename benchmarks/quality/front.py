@@ -1,24 +1,25 @@
-"""The memory-quality front of a task: loss against optimizer state and against seconds.
+"""Draw the loss that each optimizer reaches against its memory and its time, and print the table.
 
     python -m benchmarks.quality.front charlm
 
-Draws docs/front-TASK.png from benchmarks/results/quality-TASK.jsonl and prints the table in Markdown.
+The picture is docs/front-TASK.png, from benchmarks/results/quality-TASK.jsonl. The table is Markdown.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
+from benchmarks.common import markdown
 from benchmarks.common.results import RESULTS
+from benchmarks.quality.compare import title
 from benchmarks.quality.front_plot import Point, draw
-from benchmarks.quality.plan import Row, Tuning, rows
-from benchmarks.quality.runs import Budget, Results, load, load_budget
-from benchmarks.quality.table import FOOTNOTE, markdown, title
-from benchmarks.quality.variants import ENTRIES, Contender
+from benchmarks.quality.runs import Budget, load_budget
+from benchmarks.quality.variants import ENTRIES
 from sketchy.experiments.mistakes import user_mistakes
+from sketchy.experiments.quality import FOOTNOTE, Tuned, failures, load, of_usual_length, table, tuned
 
 DOCS = Path(__file__).parents[2] / "docs"
 X_NAMES = ("optimizer state, MB", "seconds on one core")
@@ -26,60 +27,64 @@ X_NAMES = ("optimizer state, MB", "seconds on one core")
 
 @dataclass(frozen=True)
 class Options:
-    """Draw loss against optimizer bytes and against seconds, and print the table."""
+    """Draw loss against optimizer state and against seconds, and print the table."""
 
     task: tyro.conf.Positional[str]
     """A task that has results."""
     results: Path | None = None
-    """Its runs; benchmarks/results/quality-TASK.jsonl if not given."""
+    """The file of its runs; benchmarks/results/quality-TASK.jsonl by default."""
     out: Path | None = None
-    """The picture; docs/front-TASK.png if not given."""
+    """The picture; docs/front-TASK.png by default."""
 
 
-def found(results: Results) -> list[Contender]:
-    """Everyone who has runs, in the order of the registry."""
+def in_order(found: Iterable[Tuned]) -> list[Tuned]:
+    """In the order of the registry, then by rank."""
     order = {name: place for place, name in enumerate(ENTRIES)}
-    return sorted(
-        {run.contender for run in results},
-        key=lambda c: (order.get(c.optimizer, len(order)), c.optimizer, c.rank or 0),
-    )
+
+    def place(each: Tuned) -> tuple[int, str, int]:
+        name = each.variant.optimizer
+        return order.get(name, len(order)), name, each.variant.rank or 0
+
+    return sorted(found, key=place)
 
 
-def points(row: Row) -> tuple[Point, Point]:
+def points(each: Tuned) -> tuple[Point, Point]:
     """In the panel of bytes and in that of seconds."""
-    loss = statistics.mean(row.losses)
-    spread = statistics.stdev(row.losses) if len(row.losses) > 1 else 0.0
-    who, ours = row.contender, row.contender.sketched
+    spread = statistics.stdev(each.losses) if len(each.losses) > 1 else 0.0
+    who, ours = each.variant, each.variant.sketched
     return (
-        Point(who.optimizer, who.rank, ours, row.bytes / 1e6, loss, spread),
-        Point(who.optimizer, who.rank, ours, row.seconds, loss, spread),
+        Point(who.optimizer, who.rank, ours, each.bytes / 1e6, each.loss, spread),
+        Point(who.optimizer, who.rank, ours, each.seconds, each.loss, spread),
     )
 
 
 @dataclass(frozen=True)
 class Front:
-    """What the runs of a task say, in words and as a picture."""
+    """The results of a task, as a table and as a picture."""
 
     task: str
     steps: int
     budget: Budget
-    rows: list[Row]
+    found: list[Tuned]
 
     @classmethod
     def of(cls, task: str, path: Path) -> "Front":
-        results, budget = load(path), load_budget(path)
-        if not results:
-            raise SystemExit(
-                f"benchmarks.quality.front: no runs in {path}; python -m benchmarks.quality makes them"
-            )
-        steps = statistics.mode(run.steps for run in results)
-        return cls(task, steps, budget, rows(Tuning(results, steps, budget), found(results)))
+        if not (results := load(path)):
+            raise SystemExit(f"benchmarks.quality.front: no runs in {path}; benchmarks.quality makes them")
+        steps = next(iter(of_usual_length(results))).steps
+        return cls(task, steps, load_budget(path), in_order(tuned(results)))
 
     def markdown(self) -> str:
-        return f"{title(self.task, self.steps, self.budget)}\n\n{markdown(self.rows)}"
+        names, lines = table(self.found)
+        parts = (
+            title(self.task, self.steps, self.budget),
+            markdown.table(names, lines),
+            failures(self.found),
+        )
+        return "\n\n".join(filter(None, parts))
 
     def picture(self) -> bytes:
-        panels = zip(*(points(row) for row in self.rows if row.records), strict=True)
+        panels = zip(*(points(each) for each in self.found if each.records), strict=True)
         return draw(
             dict(zip(X_NAMES, map(list, panels), strict=True)), f"{self.task}: loss after {self.steps} steps"
         )

@@ -1,4 +1,4 @@
-"""The rate sweeps as one picture: loss against learning rate, a panel for each task."""
+"""A picture of loss against learning rate, with a panel for each task."""
 
 import io
 import math
@@ -12,26 +12,26 @@ from sketchy.experiments.plot import COLOURS
 
 WIDEST = 3  # panels side by side
 
-Curves = Mapping[str, Mapping[float, float]]  # of each contender, loss by rate
+Curves = Mapping[str, tuple[Mapping[float, float], float | None]]  # loss by rate, and the best rate
 
 
 def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
-    """A PNG; a run that diverged is a cross at the top, the best rate of each contender a filled dot."""
+    """A PNG. The best rate of each optimizer is a filled dot; a rate that diverged is a cross at the top."""
     columns = min(WIDEST, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(1.2 + 4.6 * columns, 0.5 + 3.9 * rows), dpi=130, layout="constrained")
     names = sorted({name for curves in panels.values() for name in curves})
     for place, (task, curves) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(rows, columns, place)
-        finite = [loss for curve in curves.values() for loss in curve.values() if math.isfinite(loss)]
-        top = min(max(finite), 2.5 * statistics.median(finite))  # one that is about to diverge hides the rest
-        for name, curve in curves.items():
+        finite = [loss for curve, _ in curves.values() for loss in curve.values() if math.isfinite(loss)]
+        top = min(max(finite), 2.5 * statistics.median(finite))  # or one high loss would flatten the rest
+        for name, (curve, best) in curves.items():
             colour = COLOURS[names.index(name) % len(COLOURS)]
             rates = sorted(curve)
             losses = [min(curve[rate], top) for rate in rates]
             axes.plot(rates, losses, "o-", ms=5, mfc="white", color=colour, label=name)
-            best = min(curve, key=curve.__getitem__)
-            axes.plot([best], [min(curve[best], top)], "o", ms=7, color=colour)
+            if best is not None:
+                axes.plot([best], [min(curve[best], top)], "o", ms=7, color=colour)
             lost = [rate for rate in rates if curve[rate] > top]
             axes.plot(lost, [top] * len(lost), "x", ms=8, color=colour)
         axes.set_xscale("log")

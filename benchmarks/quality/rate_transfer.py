@@ -1,16 +1,16 @@
-"""Does AdamW's learning rate carry over? Ours at the rate tuned for AdamW, and where their own best one lies.
+"""Compare our optimizers at AdamW's best learning rate with themselves at their own best one.
 
     python -m benchmarks.quality.rate_transfer [--rank 64]
 
-Prints, in Markdown, what the runs in benchmarks/results say. Rates were tried in factors of two, and a best
-one between two of them is found by the parabola through the best and its neighbours, in log rate. How well
-that is known is said by leaving out one seed after the other. Rates of AdamW that are not worse than its best
-one by two standard errors tie with it, and ours are shown at each.
+Prints a Markdown table of the runs in benchmarks/results. Rates were tried in factors of two. A best rate
+between them is estimated by a parabola in log rate, through the best rate and its neighbours. Its standard
+error comes from leaving out one seed after the other (jackknife). A rate of AdamW ties with its best one if
+it is worse by less than two standard errors; ours are shown at each of these.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,58 +18,43 @@ import tyro
 
 from benchmarks.common.markdown import table
 from benchmarks.common.results import RESULTS
-from benchmarks.quality.runs import load
-from benchmarks.quality.table import around
-from benchmarks.quality.variants import ADAMW, RATIO, Contender
+from benchmarks.quality.variants import RATIO
 from sketchy.experiments import tasks
+from sketchy.experiments.quality import ADAMW, Losses, Variant, around, best_rate, load, losses
 
 OURS = ("sketchy_soap", "sketchy_shampoo")
 HEADER = (
     "task", "optimizer", "at AdamW's rate", "best of those tried", "best rate / AdamW's", "seeds",
 )  # fmt: skip
 
-Sweep = Mapping[float, Mapping[int, float]]  # loss by rate and seed
-
 
 @dataclass(frozen=True)
 class Options:
-    """Compare the best rates of the sketched optimizers with AdamW's."""
+    """Compare the best learning rates of the sketched optimizers with AdamW's."""
 
     rank: int = 64
-    """Of ours."""
+    """The rank of the sketched optimizers."""
     results: Path = RESULTS
-    """Where the runs of all tasks are."""
+    """The directory of the runs of all tasks."""
 
 
-def sweeps(path: Path, contender: Contender) -> Sweep:
-    found: dict[float, dict[int, float]] = {}
-    for run, record in load(path).items():
-        if run.contender == contender:
-            found.setdefault(run.rate, {})[run.seed] = record.loss
-    return found
-
-
-def best_tried(sweep: Sweep, seeds: int = 2) -> float:
-    """The rate with the lowest mean, of those that ran on several seeds: one alone may be lucky."""
-    several = {rate: losses for rate, losses in sweep.items() if len(losses) >= seeds}
-    return min(several or sweep, key=lambda rate: statistics.mean(sweep[rate].values()))
-
-
-def ties(sweep: Sweep) -> list[float]:
+def ties(losses: Losses) -> list[float]:
     """Other rates that may be the best: worse by less than two standard errors, over the seeds of both."""
-    best = best_tried(sweep)
+    best = best_rate(losses)
+    if best is None:
+        return []
 
     def may_be_best(rate: float) -> bool:
-        worse = [loss - sweep[best][seed] for seed, loss in sweep[rate].items() if seed in sweep[best]]
+        worse = [loss - losses[best][seed] for seed, loss in losses[rate].items() if seed in losses[best]]
         if rate == best or len(worse) < 3 or not all(map(math.isfinite, worse)):
             return False
         return statistics.mean(worse) < 2 * statistics.stdev(worse) / math.sqrt(len(worse))
 
-    return [rate for rate in sorted(sweep) if may_be_best(rate)]
+    return [rate for rate in sorted(losses) if may_be_best(rate)]
 
 
 def vertex(low: float, middle: float, high: float) -> float:
-    """Where a parabola through three losses, one step apart, is lowest, in steps from the middle.
+    """The minimum of a parabola through three losses at -1, 0 and 1, at most 1 from the middle.
 
     >>> vertex(2.0, 1.0, 2.0), vertex(1.0, 1.0, 3.0), vertex(3.0, 1.0, 0.0)
     (0.0, -0.5, 1.0)
@@ -82,26 +67,28 @@ def vertex(low: float, middle: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Best:
-    """The best rate, as if all had been tried, and the standard error of its logarithm."""
+    """The estimated best rate, and the standard error of its logarithm."""
 
     rate: float
-    error: float  # by the jackknife; NaN where there is one seed only
+    error: float  # NaN with one seed
 
 
-def best_between(sweep: Sweep) -> Best | None:
-    """By the parabola through the best rate and its neighbours; None where one of these was not tried.
+def best_between(losses: Losses) -> Best | None:
+    """The minimum of a parabola through the best rate and its neighbours; None if one of these was not tried.
 
-    Seeds differ by more than rates do: only those count that came to an end at all three.
+    Seeds differ by more than rates do, so only those count that did not diverge at any of the three.
     """
-    best = best_tried(sweep)
-    near = [sweep.get(rate, {}) for rate in (best / RATIO, best, best * RATIO)]
-    ended = ({seed for seed, loss in losses.items() if math.isfinite(loss)} for losses in near)
+    best = best_rate(losses)
+    if best is None:
+        return None
+    near = [losses.get(rate, {}) for rate in (best / RATIO, best, best * RATIO)]
+    ended = ({seed for seed, loss in some.items() if math.isfinite(loss)} for some in near)
     seeds = set.intersection(*ended)
     if not seeds:
         return None
 
     def place(seeds: set[int]) -> float:
-        return vertex(*(statistics.mean(losses[seed] for seed in seeds) for losses in near))
+        return vertex(*(statistics.mean(some[seed] for seed in seeds) for some in near))
 
     n = len(seeds)
     error = math.nan
@@ -124,25 +111,27 @@ def ratio(ours: Best | None, adamw: Best | None) -> str:
 
 def rows(path: Path, task: str, rank: int) -> list[list[str]]:
     """AdamW's line, then ours."""
-    adamw = sweeps(path, ADAMW)
-    if not adamw:
+    results = load(path)
+    adamw = losses(results, ADAMW)
+    base, tied, adamw_between = best_rate(adamw), ties(adamw), best_between(adamw)
+    if base is None:
         return []
-    base, tied, adamw_between = best_tried(adamw), ties(adamw), best_between(adamw)
     digits = 3 if min(adamw[base].values()) < 10 else 1
 
-    def shown(sweep: Sweep, rate: float) -> str:
-        return around(list(sweep[rate].values()), digits) if rate in sweep else ""
+    def shown(found: Losses, rate: float) -> str:
+        return around(list(found.get(rate, {}).values()), digits)
 
     lines = []
-    for contender in (ADAMW, *(Contender(name, rank) for name in OURS)):
-        if sweep := sweeps(path, contender):
-            best, between = best_tried(sweep), best_between(sweep)
-            at = [shown(sweep, base), *(f"{shown(sweep, rate) or 'not run'} at {rate:g}" for rate in tied)]
-            over = [ratio(between, adamw_between)] if contender != ADAMW else []
+    for variant in (ADAMW, *(Variant(name, rank) for name in OURS)):
+        found = losses(results, variant)
+        if (best := best_rate(found)) is not None:
+            between = best_between(found)
+            at = [shown(found, base), *(f"{shown(found, rate) or 'not run'} at {rate:g}" for rate in tied)]
+            over = [ratio(between, adamw_between)] if variant != ADAMW else []
             if over and between is not None:
                 over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied]
-            tried = f"{shown(sweep, best)} at {best:g}"
-            lines.append([task, str(contender), ", ".join(at), tried, ", ".join(over), str(len(sweep[best]))])
+            tried = f"{shown(found, best)} at {best:g}"
+            lines.append([task, str(variant), ", ".join(at), tried, ", ".join(over), str(len(found[best]))])
     return lines
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from benchmarks.quality import rate_transfer as transfer
-from benchmarks.quality.runs import Run, save
-from benchmarks.quality.variants import ADAMW, Contender
+from benchmarks.quality.runs import save
 
+from sketchy.experiments.quality import ADAMW, Run, Variant
 from sketchy.experiments.training import Look, Record
 
 RATES = (0.001, 0.002, 0.004, 0.008)
@@ -68,13 +68,13 @@ def test_rates_tie_with_the_best_unless_they_are_worse_by_two_standard_errors() 
 
 
 def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> None:
-    soap, runs = Contender("sketchy_soap", 64), {}
+    soap, runs = Variant("sketchy_soap", 64), {}
     for rate, losses in sweep(0.004, 0.0, 0.0, 0.0).items():
         for seed, loss in losses.items():
             adamw = 1.1 + 0.01 * abs(rate - 0.002) + 0.1 * (seed - 1) * (rate == 0.004)
-            for contender, each in ((ADAMW, adamw), (soap, loss)):
+            for variant, each in ((ADAMW, adamw), (soap, loss)):
                 record = Record("charlm", seed, 400, 400, curve=[Look(400, each, None)])
-                runs[Run(contender, rate, seed, 400)] = record
+                runs[Run(variant, rate, seed, 400)] = record
     save(tmp_path / "quality-charlm.jsonl", runs)
     adamw_row, soap_row = transfer.rows(tmp_path / "quality-charlm.jsonl", "charlm", 64)
     assert adamw_row[2] == "1.100 ± 0.000, 1.100 ± 0.100 at 0.004"
@@ -83,10 +83,10 @@ def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> 
 
 
 def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    soap = Contender("sketchy_soap", 64)
+    soap = Variant("sketchy_soap", 64)
     runs = {
-        Run(contender, rate, seed, 400): Record("charlm", seed, 400, 400, curve=[Look(400, loss, None)])
-        for contender, best in ((ADAMW, 0.002), (soap, 0.004))
+        Run(variant, rate, seed, 400): Record("charlm", seed, 400, 400, curve=[Look(400, loss, None)])
+        for variant, best in ((ADAMW, 0.002), (soap, 0.004))
         for rate, losses in sweep(best, 0.0, 0.0).items()
         for seed, loss in losses.items()
     }
@@ -101,5 +101,5 @@ def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_without_runs_it_says_how_to_make_them(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"python -m benchmarks.quality"):
+    with pytest.raises(SystemExit, match=r"benchmarks.quality makes them"):
         transfer.main(["--results", str(tmp_path)])
