@@ -56,15 +56,14 @@ def test_floor_does_all_products_of_its_table() -> None:
     assert counted.get_total_flops() == floor.flops(table)
 
 
-def test_a_package_that_is_missing_is_a_row_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "absent", Entry(package("no_such_package", "SOAP"), "its own"))
     weights = named((8, 8))
     failed = step_time.timed_step("absent", None, weights, Gradients(p for _, p in weights), QUICK)
     row = {"problem": "matrix", **failed.row()}
     assert "no_such_package" in row["error"]
-    assert row["error"] in step_report.markdown(
-        [{**row, "processor": "", "torch": "", "commit": "", "date": ""}]
-    )
+    shown = step_report.markdown([{**row, "processor": "", "torch": "", "commit": "", "date": ""}])
+    assert "Not installed: absent." in shown
 
 
 def test_a_peer_that_takes_too_long_is_given_up() -> None:
@@ -146,7 +145,7 @@ def test_gradients_turn_slowly_and_repeat() -> None:
     assert 0.7 < cosine < 0.95
 
 
-def test_gpt2_block_has_the_four_matrices_of_the_issue() -> None:
+def test_the_block_has_the_four_matrices_of_a_gpt2_layer() -> None:
     shapes = {tuple(p.shape) for _, p in PROBLEMS["block"].parameters()}
     assert shapes == {(2304, 768), (768, 768), (3072, 768), (768, 3072)}
 
@@ -191,21 +190,32 @@ def test_ratios_are_taken_round_by_round(rows: list[dict]) -> None:
 
 
 def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
-    lines = step_report.markdown(rows).split("### What was asked")[0].splitlines()
+    lines = step_report.markdown(rows).split("### Targets")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 2 + len(rows)
     assert len({line.count("|") for line in table}) == 1
     assert table[2].startswith(
-        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 45.0 |  | 1.50 | 3.00 | 10.0 % |"
+        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 3.00 | 10.0 % |  |  |  | 1.50 | 45.0 |"
     )
+
+
+def test_tables_name_failures_below_and_the_short_one_has_optimizers_only(rows: list[dict]) -> None:
+    absent = {**rows[2], "optimizer": "dion2", "error": "ModuleNotFoundError: No module named 'dion'"}
+    slow = {**rows[2], "optimizer": "po_shampoo", "error": "TimeoutError: too slow"}
+    table, failed, _ = step_report.users_markdown([*rows, absent, slow], "block").split("\n\n")
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
+        "| sketchy_shampoo, rank 64",
+        "| adamw",
+    ]
+    assert failed == "Not installed: dion2. Without a result: po_shampoo (TimeoutError: too slow)."
 
 
 def test_checks_say_yes_and_no(rows: list[dict]) -> None:
     lines = list(map(str, step_report.checks(rows)))
-    assert any("floor: asked ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
+    assert any("floor: target ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
     rows[0]["samples"][0]["cpu"] = 200
     assert any(
-        "AdamW foreach: asked ≤ 10 / measured 11.50" in line and "NO" in line
+        "AdamW foreach: target ≤ 10 / measured 11.50" in line and "NO" in line
         for line in map(str, step_report.checks(rows))
     )
     assert "| block, rank 64: SketchyShampoo / AdamW foreach | ≤ 10 | 11.50 |" in step_report.markdown(
