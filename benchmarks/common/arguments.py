@@ -1,10 +1,10 @@
-"""Checks of command-line options: an error gives the name, the value and what is allowed."""
+"""Checks of command-line options. An error has the name, the value and what is allowed."""
 
 from collections.abc import Collection, Iterable
 
 
 def at_least(least: float, **options: float | Iterable[float]) -> None:
-    """Numbers, or several of one option."""
+    """Raise if one of the options, or one number of an option with several, is below ``least``."""
     for name, given in options.items():
         values = given if isinstance(given, Iterable) else [given]
         for value in values:
@@ -19,7 +19,7 @@ def positive(**options: float) -> None:
 
 
 def known(names: Collection[str], **options: Iterable[str]) -> None:
-    """Options that name things."""
+    """Raise if one of the options has a name that is not in ``names``."""
     for option, given in options.items():
         if unknown := [name for name in given if name not in names]:
             raise ValueError(f"{option}={' '.join(unknown)}: unknown; known are {', '.join(names)}")

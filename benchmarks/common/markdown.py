@@ -1,10 +1,10 @@
-"""Tables for the docs."""
+"""Markdown tables for the docs."""
 
 from collections.abc import Container, Iterable, Sequence
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: Container[str] = ("optimizer",)) -> str:
-    """Columns whose names are in ``left`` hold words, the others numbers.
+    """Columns in ``left`` are aligned left, the others right.
 
     >>> print(table(["optimizer", "loss"], [["adamw", "2.1"], ["a|b", ""]]))
     | optimizer | loss |

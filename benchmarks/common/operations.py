@@ -1,4 +1,4 @@
-"""How many torch operations a call makes, and how long Python takes between them."""
+"""Count the torch operations of a call, and the time that Python takes between them."""
 
 import os
 from collections.abc import Callable
@@ -12,15 +12,15 @@ SPAN = "the whole call"
 
 @dataclass(frozen=True)
 class Profile:
-    """One call, under the profiler, which slows small operations."""
+    """One call under the profiler, which makes small operations slower."""
 
-    operations: int  # called from Python; those that they call don't count
-    parts: int  # those that call no other: a foreach over twelve weights has twelve
-    python_ms: float  # outside of operations
+    operations: int  # called from Python, without those that they call
+    parts: int  # operations that call no others: a foreach over twelve weights has twelve
+    python_ms: float  # outside of all operations
 
 
 def profile(run: Callable[[], object], before: Callable[[], object] = lambda: None) -> Profile:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it tells of each start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or it logs each start and stop
     before()
     with torch_profile(activities=[ProfilerActivity.CPU]) as recorded, record_function(SPAN):
         run()

@@ -1,4 +1,4 @@
-"""What a run must not depend on: code that takes forever, instructions that kill, what was freed before."""
+"""Settings of a process that measures: its core, its memory allocator, its instructions, time limits."""
 
 import ctypes
 import os
@@ -12,13 +12,13 @@ import torch
 
 @contextmanager
 def at_most(seconds: float, message: str) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds of CPU time, between two operations."""
+    """Raise TimeoutError after ``seconds`` of CPU time, when the current operation is done."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"{message} {seconds:g} s of CPU time")
 
     before = signal.signal(signal.SIGPROF, stop)
-    # and again: what is raised in a destructor or a weak reference's callback goes nowhere
+    # Repeated, because Python ignores what is raised in a destructor or in the callback of a weak reference.
     signal.setitimer(signal.ITIMER_PROF, seconds, 0.5)
     try:
         yield
@@ -28,11 +28,11 @@ def at_most(seconds: float, message: str) -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let what a step frees stay with the process, for everybody alike.
+    """Keep memory that a step frees in the process, for all optimizers alike.
 
-    glibc maps large blocks anew each time and gives memory back, by what it has seen freed before: a step on
-    one 1024 x 1024 weight had 0 or 2,300 page faults, AdamW's on ResNet-50 16,000, most of its time on a
-    virtual machine where a fault takes 13 microseconds.
+    By default glibc returns large blocks to the system and maps them again, depending on what was freed
+    before. Then a step on one 1024 x 1024 weight had either 0 or 2,300 page faults. AdamW's step on ResNet-50
+    had 16,000, which was most of its time on a virtual machine where a fault takes 13 microseconds.
     """
     trim_threshold, mmap_max = -1, -4  # of malloc.h
     try:
@@ -44,9 +44,10 @@ def keep_freed_memory() -> None:
 
 
 def only_legal_instructions() -> None:
-    """Some virtual machines name AMX among their instructions and die of it: a bfloat16 product tells.
+    """Do without AMX instructions where they crash.
 
-    There oneDNN is told to do without, before its first use in this process.
+    Some virtual machines list AMX among their instructions but don't support it. A child process tries a
+    bfloat16 product. If it crashes, oneDNN is told not to use AMX, before its first use in this process.
     """
     if not hasattr(os, "fork") or "ONEDNN_MAX_CPU_ISA" in os.environ:
         return
@@ -59,7 +60,7 @@ def only_legal_instructions() -> None:
 
 
 def pin() -> None:
-    """One thread on one core: the last, since the first has the interrupts."""
+    """Use one thread on one core: the last one, because the first handles interrupts."""
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -14,14 +14,14 @@ CODE = ("src", "benchmarks/*.py")
 
 
 def commit() -> str:
-    """Short hash of the commit at hand, with "+dirty" where code was changed since; empty outside git."""
+    """Short hash of the current commit, with "+dirty" if code has changed since; empty outside git."""
     described = _git("rev-parse", "--short", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *CODE)
     return f"{described}+dirty" if described and changed else described
 
 
 def code() -> str:
-    """The commit at hand, with a digest of what was changed since: equal where the code is."""
+    """The current commit and a digest of the changes since: equal if the code is equal."""
     changed = _git("diff", "HEAD", "--", *CODE)
     return f"{commit()} {zlib.crc32(changed.encode()):x}" if changed else commit()
 

@@ -1,4 +1,4 @@
-"""Benchmarks in pieces: what is measured is kept until all is, so that one that was stopped goes on."""
+"""Benchmarks that can be interrupted: finished pieces are kept until all are done."""
 
 import json
 import sys
@@ -15,12 +15,12 @@ from benchmarks.common.provenance import code
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.resume import finished, rows, write
 
-Measure = Callable[[str], Any]  # measures the named piece; gives what JSON can hold
+Measure = Callable[[str], Any]  # measures the named piece; the result must fit into JSON
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is timed together, and what its numbers depend on."""
+    """A part of a benchmark that is measured together, and what its numbers depend on."""
 
     name: str
     options: dict[str, Any]
@@ -31,10 +31,11 @@ class Piece:
 def resumable(
     command: str, names: Iterable[str], options: Any, out: Path, measure: Measure
 ) -> Iterator[Iterator[tuple[str, Any]]]:
-    """All pieces with what was measured, now or before a Ctrl-C; kept beside ``out`` until the block ends.
+    """All pieces with their results, measured now or before a Ctrl-C.
 
-    Ctrl-C ends the process at once: rounds that are half done are no measurement, so their piece is done
-    again. Pieces of other options wait for the command that they belong to; those of other code are dropped.
+    Results are kept in a file beside ``out`` until the block ends. A Ctrl-C ends the process at once, and the
+    next call measures the interrupted piece again. Results of other options stay in the file for the command
+    that they belong to. Results of other code are deleted.
     """
     given = json.loads(json.dumps(asdict(options), default=str))
     this_code = code()
@@ -54,7 +55,7 @@ def resumable(
     def pieces() -> Iterator[tuple[str, Any]]:
         for piece, result in finished(planned, part, do, anew=False):
             if piece.name not in now:
-                print(f"{piece.name}: measured before, kept in {part}", file=sys.stderr)
+                print(f"{piece.name}: already measured, kept in {part}", file=sys.stderr)
             done.add(piece.name)
             yield piece.name, result
 
@@ -63,29 +64,29 @@ def resumable(
     except KeyboardInterrupt:
         _keep(part, rows(part))
         share = f"{len(done)} of {len(planned)} pieces are done"
-        print(f"{command}: stopped; the same command goes on from here ({share})", file=sys.stderr)
+        print(f"{command}: stopped; the same command continues from here ({share})", file=sys.stderr)
         raise SystemExit(130) from None
     _keep(part, [row for row in rows(part) if row["run"]["options"] != given])
 
 
 def _keep(part: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """No file where there is nothing to keep."""
+    """Write the lines; without lines there is no file."""
     write(part, "".join(f"{json.dumps(line)}\n" for line in lines))
     if not lines:
         part.unlink()
 
 
 class Sheet(TypedDict):
-    """A table that can be kept."""
+    """A table that fits into JSON."""
 
     title: str
     columns: Sequence[str]
-    lines: Sequence[Sequence[str]]  # one without cells separates
+    lines: Sequence[Sequence[str]]  # an empty one is drawn as a separator
     caption: NotRequired[str]
 
 
 def show(command: str, sheets: Mapping[str, Callable[[], Sheet]], options: Any, console: Console) -> None:
-    """Measure and print one after the other; what a Ctrl-C leaves is in runs/."""
+    """Measure and print one table after the other; after a Ctrl-C the finished ones are kept in runs/."""
     kept = Path("runs") / command
     with resumable(command, sheets, options, kept, lambda name: sheets[name]()) as measured:
         for _, sheet in measured:

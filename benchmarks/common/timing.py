@@ -1,4 +1,4 @@
-"""Interleaved timing: every contender in every round, so that a slow moment of the machine hits all."""
+"""Interleaved timing: all functions run in every round, so that a slow period of the machine affects all."""
 
 import math
 import statistics
@@ -11,7 +11,7 @@ from rich.progress import track
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one contender, one number a round: wall time, and CPU time where it was taken."""
+    """Seconds by round: wall time, and CPU time where it was measured."""
 
     rounds: list[float]
     cpu: list[float] = field(default_factory=list)
@@ -26,12 +26,12 @@ class Times:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], object]], *, rounds: int, repeats: int = 3, title: str = "timing"
+    runs: Mapping[str, Callable[[], object]], *, rounds: int, repeats: int = 3, title: str = "timing"
 ) -> dict[str, Times]:
-    """In each round, each contender once to warm its caches and then ``repeats`` times, the median kept."""
-    results = {name: Times([]) for name in contenders}
+    """In each round, call each function once to warm up, then ``repeats`` times, and keep the median."""
+    results = {name: Times([]) for name in runs}
     for _ in track(range(rounds), description=title, transient=True):
-        for name, run in contenders.items():
+        for name, run in runs.items():
             run()
             seconds = []
             for _ in range(repeats):
@@ -45,14 +45,14 @@ def interleave(
 
 
 def ratio(slow: Times, fast: Times) -> str:
-    """slow / fast, the median over rounds with the quartiles: rounds are compared with themselves."""
+    """slow / fast, compared round by round: the median with quartiles."""
     ratios = [s / f for s, f in zip(slow.rounds, fast.rounds, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def exponent(sizes: list[int], times: list[Times]) -> float:
-    """The slope of log time against log size: 1 is linear."""
+    """The slope of log time against log size; 1 is linear."""
     x = [math.log(s) for s in sizes]
     y = [math.log(t.median) for t in times]
     slope, _ = statistics.linear_regression(x, y)

@@ -1,4 +1,4 @@
-"""Loss against a cost, a panel for each cost: peers are points with names, ranks of one optimizer a line."""
+"""Draw loss against cost, with a panel for each cost. The ranks of one optimizer are joined by a line."""
 
 import io
 import math
@@ -16,18 +16,18 @@ from sketchy.experiments.plot import COLOURS
 
 PEER = "#333333"
 REFERENCE = "adamw"
-HEADROOM = 1.0  # of the way from the best loss to AdamW's, above AdamW's: what is worse sits on the edge
-LOG_FROM = 1.8  # best and worst loss further apart than this are on a log axis
+HEADROOM = 1.0  # the axis ends this share of (AdamW's loss - the best loss) above AdamW's loss
+LOG_FROM = 1.8  # the axis is logarithmic if the highest loss is more than this times the lowest
 DIRECTIONS = [
     (math.cos(a * math.pi / 8), math.sin(a * math.pi / 8)) for a in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7)
 ]
 LINE_STEP = 4  # pixels
-DISTANCES = (7, 12, 18, 26, 36, 48, 64)  # of a name from its point, in points of the page
+DISTANCES = (7, 12, 18, 26, 36, 48, 64)  # of a label from its point, in typographic points
 
 
 @dataclass(frozen=True)
 class Point:
-    """A contender in one panel."""
+    """An optimizer at a rank, in one panel."""
 
     optimizer: str
     rank: int | None
@@ -39,11 +39,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Name:
-    """A text that wants a place near its point."""
+    """The label of a point."""
 
     text: str
     point: tuple[float, float]
-    bar: float  # how far its error bar goes up and down
+    bar: float  # half the length of its error bar
     colour: str
 
 
@@ -55,9 +55,9 @@ def draw(panels: Mapping[str, Sequence[Point]], title: str) -> bytes:
 
 
 def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
-    """A loss far above the reference sits at the upper edge, an arrow up, with its number."""
+    """A loss far above the reference is drawn at the upper edge as an arrow, with its number."""
     page = Figure(figsize=(7.2 * len(panels), 5.6), dpi=130, layout="constrained")
-    FigureCanvasAgg(page)  # the size of a text is known to a canvas only
+    FigureCanvasAgg(page)  # needed for the size of a text
     page.suptitle(title, x=0.01, ha="left", fontsize=11)
     everyone = [point for points in panels.values() for point in points]
     top = ceiling(everyone)
@@ -75,7 +75,7 @@ def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
 
 
 def ceiling(points: Sequence[Point]) -> float:
-    """The highest loss that the axis shows: without one, a peer that doesn't train would flatten the rest."""
+    """The highest loss that the axis shows: one optimizer that doesn't train would flatten the rest."""
     losses = sorted(point.loss for point in points)
     reference = next((point.loss for point in points if point.optimizer == REFERENCE), losses[-1])
     limit = reference + HEADROOM * (reference - losses[0])
@@ -83,7 +83,7 @@ def ceiling(points: Sequence[Point]) -> float:
 
 
 def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str, str]) -> list[Name]:
-    """All but the names, which are returned: where they fit is known when all is drawn."""
+    """Draw everything but the labels, which are returned: they are placed when all else is drawn."""
     axes.set_xscale("log")
     lowest = min(point.loss for point in points)
     if top > LOG_FROM * lowest:
@@ -119,7 +119,7 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
 
 
 def _place(axes: Any, names: Sequence[Name]) -> None:
-    """Each name at the nearest place around its point that is free of points, lines and other names."""
+    """Put each label at the nearest free place around its point."""
     renderer, pixel = axes.figure.canvas.get_renderer(), axes.figure.dpi / 72
     bars = [[(x, y - name.bar), (x, y + name.bar)] for name in names for x, y in (name.point,)]
     taken = [Bbox(axes.transData.transform(bar)).padded(4 * pixel) for bar in bars]
@@ -148,7 +148,7 @@ def _place(axes: Any, names: Sequence[Name]) -> None:
                 break
             label.remove()
         else:
-            label = axes.annotate(name.text, name.point, fontsize=7.5, color=name.colour)  # no room: on top
+            label = axes.annotate(name.text, name.point, fontsize=7.5, color=name.colour)  # no free place
             box = label.get_window_extent(renderer)
         taken.append(box)
         if math.hypot(*label.xyann) > DISTANCES[1]:
@@ -165,7 +165,7 @@ def _offsets() -> Iterator[tuple[float, float]]:
 
 
 def _line_pixels(axes: Any) -> Iterator[tuple[float, float]]:
-    """Places all along the lines of the panel, a few pixels apart."""
+    """Places along the lines of the panel, a few pixels apart."""
     for line in axes.get_lines():
         if line.get_linestyle() == "None":
             continue

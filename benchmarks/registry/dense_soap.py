@@ -1,7 +1,7 @@
-"""Dense SOAP in plain PyTorch: the peer that the sketched optimizers are measured against.
+"""Dense SOAP in plain PyTorch, to compare the sketched optimizers with.
 
-Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", Alg. 3, with the eigenbases refreshed at
-every step by a full eigendecomposition, which is the best that SOAP can do and what it can't afford.
+Vyas et al., "SOAP: Improving and Stabilizing Shampoo using Adam", Alg. 3. A full eigendecomposition refreshes
+the bases at every step. This is the most accurate version of SOAP, and too slow for practical use.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,7 +55,7 @@ class SOAP(Optimizer):
         if not state:
             state["step"] = torch.tensor(0.0)
             state["M"], state["V"] = torch.zeros_like(G), torch.zeros_like(G)
-            if G.ndim == 2:  # as the authors do: the first gradient gives the first bases, and no step
+            if G.ndim == 2:  # like the authors: the first gradient initializes the bases and makes no step
                 state["L"], state["R"] = (1 - beta2) * G @ G.T, (1 - beta2) * G.T @ G
                 state["Q_L"], state["Q_R"] = (eigenbasis(state[side]) for side in "LR")
                 return
@@ -66,8 +66,8 @@ class SOAP(Optimizer):
         N = (self._rotated(state, state["M"]) / unbiased1) / ((state["V"] / unbiased2).sqrt() + group["eps"])
         if G.ndim == 2:
             N = state["Q_L"] @ N @ state["Q_R"].T
-            # only now: in bases that have seen G, its parts outside their span are rounding errors, and
-            # Adam would give those the length of any other step
+            # After the step: bases that include G leave only rounding errors outside of their span, and Adam
+            # would scale these to the length of any other entry.
             state["L"].lerp_(G @ G.T, 1 - beta2)
             state["R"].lerp_(G.T @ G, 1 - beta2)
             state["Q_L"], state["Q_R"] = (eigenbasis(state[side]) for side in "LR")
@@ -79,10 +79,10 @@ class SOAP(Optimizer):
 
 
 def eigenbasis(C: Tensor) -> Tensor:
-    """Eigenvectors of C, scaled to 1 first, and in float64 where float32 fails.
+    """Eigenvectors of C, in float64 if float32 fails.
 
-    It does on covariances with many zero rows (dark pixels): it doesn't converge, or, if the entries are
-    small as well, gives nan without a word.
+    On covariances with many zero rows (dark pixels) float32 does not converge, or returns nan if the entries
+    are small, too. So C is first scaled to a largest entry of 1.
     """
     C = C / C.abs().max().clamp_min(torch.finfo(C.dtype).tiny)
     try:

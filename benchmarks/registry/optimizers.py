@@ -1,8 +1,8 @@
-"""Optimizers by name: how each is built for named parameters, at which settings, and how often it refreshes.
+"""Optimizers by name: how each is built, with which settings, and how often it refreshes its preconditioner.
 
-Packages are imported when an optimizer is built. One that is not installed, or refuses, raises there, and
-whoever compares shows its message. Settings are those that each peer's authors recommend, which are mostly
-its defaults; where one anneals (PSGD refreshes ever more seldom), it is taken at the cheap end.
+Packages are imported when an optimizer is built. If one is not installed or raises an error, the benchmarks
+show its message. Settings are those that the authors recommend, mostly the defaults. If a setting changes
+during training (PSGD refreshes less and less often), the cheapest stage is used.
 """
 
 import logging
@@ -26,22 +26,24 @@ Make = Callable[[Named, float, int | None], Optimizer]
 
 @dataclass(frozen=True)
 class Entry:
-    """One optimizer at its own recommended settings."""
+    """One optimizer at its recommended settings."""
 
     make: Make
     settings: str
-    period: int = 1  # steps from one refresh to the next: what a step costs is a mean over these
-    refresh: Callable[[Any], None] | None = None  # makes the next step a refreshing one: for long periods
+    period: int = 1  # steps from one refresh to the next; the time of a step is a mean over these
+    refresh: Callable[[Any], None] | None = None  # makes the next step refresh; for long periods
     ranked: bool = False  # whether it takes a rank
 
 
 class Several(Optimizer):
-    """Optimizers side by side, where one takes hidden matrices only."""
+    """Several optimizers for different weights of one network."""
 
     def __init__(self, *parts: Optimizer) -> None:
         self.parts = parts
         super().__init__([group for part in parts for group in part.param_groups], {})
-        self.param_groups = [group for part in parts for group in part.param_groups]  # theirs, not copies
+        self.param_groups = [
+            group for part in parts for group in part.param_groups
+        ]  # the same objects, not copies
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else torch.enable_grad()(closure)()
@@ -56,10 +58,10 @@ def weights(named: Named) -> list[nn.Parameter]:
 
 
 def hidden(named: Named) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The matrices inside a network, and all else: vectors, N-d weights, embeddings, heads."""
+    """The hidden matrices of a network, and all other weights: vectors, N-d weights, embeddings, heads."""
     inside = [n for n, p in named if p.ndim == 2 and not looks_like_embedding_or_head(n, tuple(p.shape))]
     if not inside:
-        raise ValueError("there is no 2-d weight inside this network; it takes no others")
+        raise ValueError("unsupported: it takes hidden 2-d weights only, and there are none")
     return [p for n, p in named if n in inside], [p for n, p in named if n not in inside]
 
 
@@ -68,12 +70,12 @@ def plain(kind: Callable[..., Optimizer], **options: Any) -> Make:
 
 
 def ours(kind: Callable[..., Optimizer]) -> Make:
-    """Told the names, ours send embeddings and output heads to their Adam path."""
+    """Ours get the names of the weights, to use Adam for embeddings and output heads."""
     return lambda named, lr, rank: kind(named, lr=lr, **({} if rank is None else {"rank": rank}))
 
 
 def package(module: str, kind: str, **options: Any) -> Make:
-    """A class of a package that may not be there."""
+    """A class of a package that may not be installed."""
 
     def make(named: Named, lr: float, rank: int | None) -> Optimizer:
         return getattr(import_module(module), kind)(weights(named), lr=lr, **options)
@@ -82,7 +84,7 @@ def package(module: str, kind: str, **options: Any) -> Make:
 
 
 def vocabulary_aside(make: Make) -> Make:
-    """For who would decompose an axis of any length: AdamW for embeddings and heads."""
+    """Use AdamW for embeddings and heads, if an optimizer would decompose an axis of any length."""
 
     def made(named: Named, lr: float, rank: int | None) -> Optimizer:
         aside = [n for n, p in named if looks_like_embedding_or_head(n, tuple(p.shape))]
@@ -99,7 +101,7 @@ def muon(named: Named, lr: float, rank: int | None) -> Optimizer:
 
 
 def low_rank(load: Callable[[], Callable[..., Optimizer]], kind_of_projection: str) -> Make:
-    """GaLore's: hidden matrices are projected, at the settings of its README."""
+    """GaLore: hidden matrices are projected, with the settings of its README."""
 
     def make(named: Named, lr: float, rank: int | None) -> Optimizer:
         matrices, rest = hidden(named)
@@ -113,7 +115,7 @@ def low_rank(load: Callable[[], Callable[..., Optimizer]], kind_of_projection: s
 def galore() -> Callable[..., Optimizer]:
     """galore-torch imports transformers for one check of torch's version, and bitsandbytes for 8-bit Adam.
 
-    Neither takes part in its AdamW: where they are missing, empty stand-ins let it be imported.
+    Its AdamW uses neither. If they are missing, empty modules take their place, so that it can be imported.
     """
     for name, contents in (
         ("transformers.utils.versions", {"require_version": lambda *_: None}),
@@ -140,7 +142,7 @@ def heavyball(kind: str, **options: Any) -> Make:
 
 def torchao(named: Named, lr: float, rank: int | None) -> Optimizer:
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # it tells of every CUDA library that it doesn't find
+    logging.disable(logging.WARNING)  # it warns of every CUDA library that it doesn't find
     try:
         return import_module("torchao.optim").AdamW8bit(weights(named), lr=lr)
     finally:
@@ -158,7 +160,7 @@ def distributed_shampoo(named: Named, lr: float, rank: int | None) -> Optimizer:
         precondition_frequency=10,
         start_preconditioning_step=10,
         grafting_config=module.AdamPreconditionerConfig(beta2=0.999, epsilon=1e-8),
-        # otherwise small axes are merged, and a short matrix becomes a vector
+        # by default it merges small axes, which makes vectors of short matrices
         distributed_config=module.SingleDeviceDistributedConfig(target_parameter_dimensionality=2),
     )
 
@@ -171,11 +173,11 @@ def dion(named: Named, lr: float, rank: int | None) -> Optimizer:
     return kind(groups, lr=lr)
 
 
-# ---- how to bring a refresh about
+# ---- how to cause a refresh
 
 
 def _next_period(period: int) -> Callable[[Any], None]:
-    """For those that count in their groups, and count before they look."""
+    """For optimizers that count steps in their groups, before they compare."""
 
     def refresh(optimizer: Any) -> None:
         for group in optimizer.param_groups:

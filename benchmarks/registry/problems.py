@@ -1,7 +1,8 @@
-"""Whose weights are stepped: parameter lists by name, made gradients for them, forward and backward passes.
+"""Parameter lists by name, synthetic gradients for them, and their forward and backward passes.
 
-A gradient is low rank plus noise: singular values fall as i^-0.75, a tenth of the energy is noise, and from
-one of a few made sets to the next the directions turn a little. Everybody is given the same ones.
+A gradient is a low-rank matrix plus noise: singular values decay as i^-0.75, and a tenth of the energy is
+noise. There are a few sets of gradients, whose directions differ a little from one to the next. All
+optimizers get the same ones.
 """
 
 import math
@@ -14,17 +15,17 @@ from torch import Tensor, nn
 
 from sketchy.experiments.tasks.models import GPT, Layer
 
-TOKENS, LENGTH = 4096, 512  # of a batch, and of one text in it
-VOCABULARY = 16384  # longer than any axis that a peer decomposes by its defaults; ours take it to Adam's path
-DIRECTIONS, DECAY, NOISE = 128, 0.75, 0.1  # of a made gradient
-SETS, TURN = 4, 0.1  # made sets, and the angle from one to the next
+TOKENS, LENGTH = 4096, 512  # tokens of a batch, and of one text in it
+VOCABULARY = 16384  # too long to be preconditioned, by the defaults of all optimizers
+DIRECTIONS, DECAY, NOISE = 128, 0.75, 0.1  # of a synthetic gradient
+SETS, TURN = 4, 0.1  # sets of gradients, and the angle from one to the next
 
 Named = list[tuple[str, nn.Parameter]]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A list of weights and, where tokens run through them, the pass that gives their gradients."""
+    """A list of weights and, if there is a network, its forward and backward pass."""
 
     title: str
     parameters: Callable[[], Named]
@@ -32,7 +33,7 @@ class Problem:
 
 
 class Gradients:
-    """Made gradients, put into ``p.grad`` set after set: to the last one and back, so never a jump."""
+    """Synthetic gradients for ``p.grad``, set after set, forwards and backwards so that they never jump."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], sets: int = SETS) -> None:
         self.parameters = list(parameters)
@@ -45,7 +46,7 @@ class Gradients:
             p.grad = torch.zeros_like(p)
 
     def advance(self) -> None:
-        """Copies: an optimizer may change the gradient it was given, or drop it."""
+        """Copy the next set into ``p.grad``: an optimizer may have changed or removed the gradient."""
         for p, new in zip(self.parameters, self._sets[self._order[self._next]], strict=True):
             if p.grad is None:
                 p.grad = torch.empty_like(p)
@@ -54,7 +55,7 @@ class Gradients:
 
 
 def gradients(shape: tuple[int, ...], sets: int, generator: torch.Generator) -> list[Tensor]:
-    """Gradients of a weight, slowly turning; entries of 1e-3 or so."""
+    """Gradients of one weight, with entries of about 1e-3."""
 
     def normal(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator)
@@ -78,7 +79,7 @@ def _matrix(width: int) -> nn.Module:
 
 
 def _texts(model: GPT) -> Callable[[], object]:
-    """Forward and backward of a language model."""
+    """Forward and backward pass of a language model."""
     ids = torch.randint(
         model.embed.num_embeddings, (TOKENS // LENGTH, LENGTH), generator=torch.Generator().manual_seed(0)
     )
@@ -91,7 +92,7 @@ def _texts(model: GPT) -> Callable[[], object]:
 
 
 def _inside(model: nn.Module, width: int) -> Callable[[], object]:
-    """Forward and backward of a layer inside a network: its input wants a gradient too."""
+    """Forward and backward pass of a hidden layer, whose input needs a gradient, too."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(TOKENS // LENGTH, LENGTH, width, generator=generator).requires_grad_()
 

@@ -1,11 +1,12 @@
-"""What a step should cost on an accelerator that is not here, from flop and byte counts alone.
+"""Estimate the time of a step on an A100 and an H100, from operation and byte counts.
 
     python -m benchmarks.speed.accelerator_estimate [--rank L] [--width D] [--layers N] [--tokens T]
 
-A product takes the longer of its arithmetic and its memory traffic; all else its traffic, which is counted
-from a step on meta tensors: these take the road of an accelerator, where no value is read. Nothing is
-measured: the sustained shares of peak and the time of an eigenproblem are assumptions, printed with it.
-Products are in TF32, as with ``torch.set_float32_matmul_precision("high")``, or in float32, torch's default.
+Nothing is measured. A product takes the time of its arithmetic or of its memory traffic, whichever is longer.
+Other operations take the time of their memory traffic. It is counted in a step on meta tensors, which use
+the code path of an accelerator. The sustained shares of peak speed and the time of an eigenproblem are
+assumptions; they are printed with the table. Products are in TF32, as with
+``torch.set_float32_matmul_precision("high")``, or in float32, torch's default.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,8 +46,8 @@ DEVICES = (
     Device("H100 SXM", 67e12, 494e12, 989e12, 3.35e12),
 )
 ARITHMETIC, TRAFFIC, TRAINING = 0.6, 0.8, 0.4  # sustained shares of peak: products, memory, a training step
-# Seconds for one eigenproblem of a rank: libraries have a batched kernel up to 32 x 32 and solve larger ones
-# one after another, in a millisecond at 64 x 64, growing linearly or so.
+# Seconds for one eigenproblem. Libraries have a batched kernel up to 32 x 32. They solve larger ones one by
+# one, in about a millisecond at 64 x 64 and linearly more above.
 BATCHED_UP_TO, BATCHED, ONE_BY_ONE = 32, 2e-5, 1e-3 / 64
 ADAMW_PASSES = 7  # fused: reads p, g, m, v; writes p, m, v
 
@@ -56,17 +57,17 @@ class Options:
     """Estimate a step on accelerators; the defaults are a transformer of 1.3 billion parameters."""
 
     rank: int = 64
-    """Of the sketches."""
+    """The rank of the sketches."""
     width: int = 2048
-    """Of the transformer."""
+    """The width d of the transformer."""
     layers: int = 24
-    """Of four matrices each: 3d x d, d x d, 4d x d, d x 4d."""
+    """Its layers, of four matrices each: 3d x d, d x d, 4d x d, d x 4d."""
     tokens: int = 65_536
-    """On one device, a step."""
+    """Tokens per step on one device."""
 
 
 def bytes_moved(p: Product) -> int:
-    """float32, each operand once; a product that is added to its target reads it, too."""
+    """In float32, each operand once. A product that adds to its target reads the target, too."""
     operands = p.rows * p.inner + p.inner * p.columns + p.rows * p.columns
     added = p.rows * p.columns if p.name in ("U Uᵀ X", "[U, edge] [inner; Vᵀ]") else 0
     return 4 * (operands + added)
@@ -79,12 +80,12 @@ def seconds(products: list[Product], device: Device, rate: float) -> float:
 
 
 def eigenproblem(rank: int) -> float:
-    """Seconds; an assumption."""
+    """Assumed seconds."""
     return BATCHED if rank <= BATCHED_UP_TO else ONE_BY_ONE * rank
 
 
 class Traffic(TorchDispatchMode):
-    """Bytes that operations read and write, products apart: those have their own count."""
+    """Counts the bytes that operations read and write, without products, which have their own count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -101,7 +102,7 @@ class Traffic(TorchDispatchMode):
         read, written = _bytes((args, kwargs)), _bytes(out)
         if name.startswith("_foreach") and not written:
             written = _bytes(args[0])
-        if "copy_" in name or name in ("fill_", "zero_"):  # what is written over is not read
+        if "copy_" in name or name in ("fill_", "zero_"):  # these don't read their target
             read -= _bytes(args[0])
         self.bytes += read + written
         return out
@@ -112,12 +113,14 @@ def _bytes(tree: object) -> int:
 
 
 def traffic(kind: type[Optimizer], shapes: list[tuple[int, int]], layers: int, rank: int) -> Traffic:
-    """Of one step, after the first."""
+    """The traffic of the second step."""
     params = [nn.Parameter(torch.empty(shape, device="meta")) for _ in range(layers) for shape in shapes]
     optimizer = kind(params, rank=rank, path="sketch")  # type: ignore[call-arg]
     for p in params:
         p.grad = torch.empty_like(p)
-    with mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()):  # there is none for meta
+    with mock.patch.object(
+        torch, "autocast", lambda *_, **__: nullcontext()
+    ):  # torch has no autocast for meta tensors
         optimizer.step()
         with Traffic() as found:
             optimizer.step()
@@ -125,8 +128,8 @@ def traffic(kind: type[Optimizer], shapes: list[tuple[int, int]], layers: int, r
 
 
 COLUMNS = (
-    "device", "optimizer", "products", "in float32", "all else", "eigenproblems", "AdamW",
-    "forward and backward", "over AdamW's training step", "without eigenproblems",
+    "device", "optimizer", "training step / AdamW's", "without eigenproblems", "products", "in float32",
+    "other operations", "eigenproblems", "AdamW", "forward and backward",
 )  # fmt: skip
 
 
@@ -174,23 +177,23 @@ class Estimate:
         ratios = (
             (training + step) / (training + adamw) for step in (products + passes + small, products + passes)
         )
-        shown = [f"{1e3 * t:,.0f} ms" for t in times] + [f"{ratio:.3f}" for ratio in ratios]
+        shown = [f"{ratio:.3f}" for ratio in ratios] + [f"{1e3 * t:,.0f} ms" for t in times]
         return [device.name, kind.__name__, *shown]
 
     def words(self) -> str:
-        """What was assumed, counted and left out."""
+        """The assumptions, the counts, and what is missing."""
         o = self.options
         counts = "; ".join(
-            f"{kind.__name__}: {found.bytes / (4 * self.weights):.0f} reads and writes of all weights beside"
+            f"{kind.__name__}: {found.bytes / (4 * self.weights):.0f} reads and writes of all weights without"
             f" products, {found.operations:,} operations"
             for kind, found in self.moved.items()
         )
         return (
             f"One step, {self.weights / 1e9:.2f} billion sketched weights, rank {o.rank}, {o.tokens:,} tokens"
-            f" a step and device. Assumed: {ARITHMETIC:.0%} of the peak of TF32 (or of float32),"
+            f" per step and device. Assumed: {ARITHMETIC:.0%} of the peak of TF32 (or of float32),"
             f" {TRAFFIC:.0%} of memory bandwidth, {TRAINING:.0%} of bfloat16's peak in training,"
             f" {1e3 * eigenproblem(o.rank):g} ms for each of {self.problems} eigenproblems."
-            f" Counted: {counts}. Not in it: launches, embeddings."
+            f" Counted: {counts}. Not included: launches, embeddings."
         )
 
     def markdown(self) -> str:

@@ -1,9 +1,9 @@
-"""Frequent Directions against a thin SVD, a dense eigendecomposition, its own products, and IncrementalPCA.
+"""Time Frequent Directions beside an SVD, an eigendecomposition, its matrix products and IncrementalPCA.
 
     python -m benchmarks.speed.frequent_directions [--threads N] [--rounds N]
 
-Ratios come with the quartiles over interleaved rounds. Nothing else should be running. After a Ctrl-C the
-same command goes on with the table that it hit.
+Ratios are medians with quartiles over interleaved rounds. Nothing else should be running. After a Ctrl-C the
+same command continues with the table that was interrupted.
 """
 
 import os
@@ -30,14 +30,14 @@ console = Console(width=110)
 
 @dataclass(frozen=True)
 class Options:
-    """Time Frequent Directions against its peers in one run."""
+    """Time Frequent Directions beside other methods in one run."""
 
     threads: int = 1
-    """Threads of torch and BLAS; 1 repeats best."""
+    """Threads of torch and BLAS; 1 gives the most repeatable times."""
     rounds: int = 15
     """Interleaved rounds."""
     rows: int = 4000
-    """Real rows streamed in the comparison with IncrementalPCA."""
+    """Rows of the comparison with IncrementalPCA."""
 
 
 def gradients(d: int, n: int, steps: int, exponent: float) -> list[Tensor]:
@@ -55,9 +55,9 @@ def warm(matrices: list[Tensor], rank: int) -> sketch.Sketch:
 
 
 def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Callable[[], object]:
-    """The update with everything left out but its matrix products, as torch.mm of the same shapes.
+    """The matrix products of an update alone, as torch.mm of the same shapes.
 
-    The product with a triangular inverse (a triangular solve in the update) counts as a product.
+    A triangular solve counts as a product.
     """
     U, small = state.basis, torch.randn(state.rank, state.rank) / state.rank
 
@@ -80,13 +80,13 @@ def own_products(state: sketch.Sketch, A: Tensor, probes: Tensor | None) -> Call
 
 
 def one_update(options: Options) -> Sheet:
-    """d = n = 1024, rank 256, float32: the subspace update against everything that could replace it."""
+    """The subspace update beside everything that could replace it, at d = n = 1024, rank 256, float32."""
     d = n = 1024
     rank, beta2 = 256, 0.99
     ours, bare = "subspace update with certificate", 'subspace update, certificate="none"'
     products, bare_products = "torch.mm, the products of the first", "torch.mm, the products of the second"
 
-    def contenders(power: float) -> dict[str, Callable[[], object]]:
+    def methods(power: float) -> dict[str, Callable[[], object]]:
         *before, A = gradients(d, n, 7, power)
         state, probes = warm(before, rank), gaussian(16, d, seed=1, like=A)
         C, B = sum((G @ G.T for G in before), torch.zeros(d, d)), state.factor()
@@ -106,7 +106,7 @@ def one_update(options: Options) -> Sheet:
     notes = []
     for power in (1.0, 2.0):
         spectrum = f"i^-{power:.0f}"
-        times = interleave(contenders(power), rounds=options.rounds, title=f"one update, λ = {spectrum}")
+        times = interleave(methods(power), rounds=options.rounds, title=f"one update, λ = {spectrum}")
         for name, measured in times.items():
             lines.append((spectrum, name, str(measured), ratio(measured, times[ours])))
         lines.append(())
@@ -114,26 +114,26 @@ def one_update(options: Options) -> Sheet:
         notes.append(f"over its own products, λ = {spectrum}: {over} with certificate, {over_bare} without")
     return {
         "title": f"one update, d = n = {d}, rank {rank}, float32, {options.threads} thread(s)",
-        "columns": ("λ", "contender", "time", "times the first"),
+        "columns": ("λ", "method", "time", "times the first"),
         "lines": lines,
         "caption": "\n".join(notes),
     }
 
 
 def growth(options: Options) -> Sheet:
-    """How one subspace update grows in each of its sizes, the others fixed."""
+    """How the time of one subspace update grows with each of its sizes."""
     lines = []
     base = {"d": 1024, "n": 1024, "rank": 64}
     for name, sizes in {"d": [1024, 2048, 4096], "n": [1024, 2048, 4096], "rank": [32, 64, 128, 256]}.items():
-        contenders = {}
+        runs = {}
         for size in sizes:
             d, n, rank = ({**base, name: size}[key] for key in ("d", "n", "rank"))
             *before, A = gradients(d, n, 3, 1.0)
             state, W = warm(before, rank), gaussian(16, d, seed=1, like=A)
-            contenders[str(size)] = lambda s=state, A=A, W=W: sketch.update(
+            runs[str(size)] = lambda s=state, A=A, W=W: sketch.update(
                 s, A, beta2=0.99, solver="subspace", probes=W
             )
-        times = interleave(contenders, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
+        times = interleave(runs, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
         ordered = [times[str(size)] for size in sizes]
         milliseconds = ", ".join(f"{1e3 * t.median:.2f}" for t in ordered)
         lines.append((name, ", ".join(map(str, sizes)), milliseconds, f"{exponent(sizes, ordered):.2f}"))
@@ -158,7 +158,7 @@ def image_rows(rows: int) -> Tensor:
 
 
 def streaming(options: Options) -> Sheet:
-    """Single real vectors, d = 1000, rank 50, against IncrementalPCA with batches of 50."""
+    """Vectors of real data, d = 1000, rank 50, beside IncrementalPCA with batches of 50."""
     from sklearn.decomposition import IncrementalPCA
 
     rank = batch = 50
@@ -166,14 +166,14 @@ def streaming(options: Options) -> Sheet:
     centred = rows - rows.mean(0)  # IncrementalPCA removes the mean; without one, both see the same matrix
     C = centred.double().T @ centred.double()
 
-    # each returns its approximation of C, to be formed outside the timing, and what it certifies
+    # Each method returns its approximation of C, which is formed later and not timed, and its error bound.
     Result = tuple[Callable[[], Tensor], Tensor | None]
 
     def ours(solver: str, blocks: int) -> Result:
         fd = FrequentDirections(1000, rank, solver=solver)
         for block in centred if blocks == 1 else centred.split(blocks):
             fd.update(block if blocks == 1 else block.mT)
-        return fd.dense, fd.error_bound  # reading the bound folds what still waits
+        return fd.dense, fd.error_bound  # reading the bound adds the vectors in the buffer
 
     def theirs() -> Result:
         pca = IncrementalPCA(n_components=rank, batch_size=batch)
@@ -187,17 +187,17 @@ def streaming(options: Options) -> Sheet:
 
         return dense, None
 
-    contenders: dict[str, Callable[[], Result]] = {
+    runs: dict[str, Callable[[], Result]] = {
         "FrequentDirections exact, vector by vector": lambda: ours("exact", 1),
         "FrequentDirections exact, blocks of 50": lambda: ours("exact", batch),
         "FrequentDirections subspace, vector by vector": lambda: ours("subspace", 1),
         "FrequentDirections subspace, blocks of 50": lambda: ours("subspace", batch),
         "scikit-learn IncrementalPCA, batches of 50": theirs,
     }
-    times = interleave(contenders, rounds=3, repeats=1, title="streaming")
+    times = interleave(runs, rounds=3, repeats=1, title="streaming")
     lines = []
     first, largest = times[next(iter(times))], torch.linalg.matrix_norm(C, 2)
-    for name, run in contenders.items():
+    for name, run in runs.items():
         approximation, certified = run()
         error = torch.linalg.matrix_norm(C - approximation(), 2) / largest
         micro = f"{1e6 * times[name].median / len(rows):.1f} µs"

@@ -1,8 +1,8 @@
-"""The online table: its time as a whole, its growth with d, and what running a grid together saves.
+"""Time the online table as a whole, its growth with d, and all settings at once beside one at a time.
 
     SKETCHY_DATA=... python -m benchmarks.speed.online_learning [--processes N] [--rounds N]
 
-Nothing else should be running. After a Ctrl-C the same command goes on with the table that it hit.
+Nothing else should be running. After a Ctrl-C the same command continues with the table that was interrupted.
 """
 
 import os
@@ -34,10 +34,10 @@ console = Console(width=110)
 
 @dataclass(frozen=True)
 class Options:
-    """Time the online table: as a whole, by width, and against one setting at a time."""
+    """Time the online table as a whole, by width, and beside one setting at a time."""
 
     processes: int = 2
-    """Learners that run at the same time in the whole table."""
+    """Learners that run at the same time, for the whole table."""
     rounds: int = 3
     """Interleaved rounds of the other measurements."""
     data: str = "a9a"
@@ -45,18 +45,18 @@ class Options:
     slice_rows: int = 300
     """Rows for the comparison with one setting at a time."""
     slice_settings: int = 7
-    """Settings that are run one at a time, evenly taken from the 49."""
+    """Settings that run one at a time, evenly chosen from the 49."""
 
 
 def whole_table(data: Dataset, options: Options) -> Sheet:
-    """All rows, six learners, 49 settings each: what `sketchy oco` does, from reading on."""
+    """The work of `sketchy oco`: all rows, six learners, 49 settings each."""
     began = time.perf_counter()
     plan = sweep.plan(data)
     with tempfile.TemporaryDirectory() as out:
-        with stop_by_signal() as stop:  # its processes hear of it from this one
+        with stop_by_signal() as stop:  # the child processes learn of it from this one
             sweep.run(plan, data, Path(out), processes=options.processes, stopped=stop.is_set)
         if stop.is_set():
-            raise KeyboardInterrupt  # half a table is no time
+            raise KeyboardInterrupt  # the time of half a table is useless
         seconds = time.perf_counter() - began
         results = sweep.results(plan, Path(out))
     lines = []
@@ -74,7 +74,7 @@ def whole_table(data: Dataset, options: Options) -> Sheet:
 
 
 def player(name: str, X: Tensor, y: Tensor, eta: Tensor, delta: Tensor) -> Callable[[], object]:
-    """Plays all rows with a new learner."""
+    """A function that runs a new learner on all rows."""
 
     def run() -> object:
         learner = oco.make(name, X.shape[1], eta=eta, delta=delta, sketch_size=sweep.SKETCH_SIZE)
@@ -84,15 +84,15 @@ def player(name: str, X: Tensor, y: Tensor, eta: Tensor, delta: Tensor) -> Calla
 
 
 def growth(options: Options) -> Sheet:
-    """Time a row against the width: linear is the promise, exponent 1."""
+    """The time of a row by width; it should be linear, with exponent 1."""
     rows = 24  # enough to fill the sketch
     g = torch.Generator().manual_seed(0)
     lines = []
     streams = {d: torch.randn(rows, d, generator=g, dtype=torch.float64) / d**0.5 for d in WIDTHS}
     y = torch.rand(rows, generator=g) > 0.5
     for name in sweep.PAPER_LEARNERS:
-        contenders = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
-        times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
+        runs = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
+        times = interleave(runs, rounds=options.rounds, repeats=1, title=name)
         cells = [f"{1e3 * times[str(d)].median / rows:.2f}" for d in WIDTHS]
         lines.append((name, *cells, f"{exponent(WIDTHS, [times[str(d)] for d in WIDTHS]):.2f}"))
     return {
@@ -103,7 +103,7 @@ def growth(options: Options) -> Sheet:
 
 
 def one_by_one(data: Dataset, options: Options) -> Sheet:
-    """The grid in one pass against a pass for each setting, which is what the published code does."""
+    """All settings in one pass, beside a pass for each setting, as in the published code."""
     count, rows = options.slice_settings, min(options.slice_rows, data.rows)
     chosen = torch.linspace(0, sweep.GRID_POINTS - 1, count).round().long()
     lines: list[tuple[str, ...]] = []
@@ -112,11 +112,11 @@ def one_by_one(data: Dataset, options: Options) -> Sheet:
     for name in sweep.PAPER_LEARNERS:
         eta, delta = sweep.settings(name)
         singles = [player(name, X, y, eta[i : i + 1], delta[i : i + 1]) for i in chosen.tolist()]
-        contenders: dict[str, Callable[[], object]] = {
+        runs: dict[str, Callable[[], object]] = {
             "together": player(name, X, y, eta, delta),
             "apart": partial(_each, singles),
         }
-        times = interleave(contenders, rounds=options.rounds, repeats=1, title=name)
+        times = interleave(runs, rounds=options.rounds, repeats=1, title=name)
         extrapolated = Times([seconds * sweep.GRID_POINTS / count for seconds in times["apart"].rounds])
         lines.append((name, *_compared(extrapolated, times["together"])))
         together = [a + b for a, b in zip(together, times["together"].rounds, strict=True)]

@@ -1,7 +1,7 @@
-"""The matrix-product floor: the large products of one of our steps, and nothing else, as torch.mm or bmm.
+"""The matrix-product floor: the large products of one step of ours and nothing else, by torch.mm or bmm.
 
-A table of shapes, from the algorithm. Weights of one shape go through one batch; results go into memory that
-is there already; a triangular solve, which is some half of a product's work, counts as the product.
+The shapes come from the algorithm. Weights of one shape go through one batch. Results are written into
+allocated memory. A triangular solve counts as a whole product, although it does about half of the work.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ class Product:
     rows: int
     inner: int
     columns: int
-    solve: bool = False  # in truth a triangular solve
+    solve: bool = False  # whether the step does a triangular solve instead
 
     @property
     def flops(self) -> int:
@@ -31,7 +31,7 @@ class Product:
 
 
 def update(d: int, k: int, l: int) -> list[Product]:
-    """Folding A (d x k) into a sketch of rank l: a power step, Cholesky-QR, a rotation."""
+    """Adding A (d x k) to a sketch of rank l: a power step, Cholesky-QR, a rotation."""
     if l == d:  # the whole covariance
         return [Product("U Λ Uᵀ", d, d, d), Product("A Aᵀ", d, k, d)]
     return [
@@ -47,7 +47,7 @@ def update(d: int, k: int, l: int) -> list[Product]:
 
 
 def shampoo(m: int, n: int, left: int, right: int) -> list[Product]:
-    """SketchyShampoo on an m x n weight: two updates, and each inverse root applied."""
+    """SketchyShampoo on an m x n weight: two updates, and two inverse roots applied to momentum."""
     products = []
     for d, k, l in ((m, n, left), (n, m, right)):
         products += [*update(d, k, l), Product("Uᵀ X", l, d, k), Product("U Uᵀ X", d, l, k)]
@@ -55,13 +55,13 @@ def shampoo(m: int, n: int, left: int, right: int) -> list[Product]:
 
 
 def soap(m: int, n: int, left: int, right: int) -> list[Product]:
-    """SketchySOAP: two updates, moments carried over, gradient and momentum in both, one product back."""
+    """SketchySOAP: two updates, moments in the new bases, gradient and momentum in the bases, and back."""
     coordinates = [
         Product("Uᵀ X", left, m, n),
         Product("X V", m, n, right),
         Product("Uᵀ X V", left, n, right),
     ]
-    l, r = left + 1, right + 1  # with the outside
+    l, r = left + 1, right + 1  # one more for the complement of a basis
     transport = [
         Product("new Uᵀ old U", left, m, left),
         Product("new Vᵀ old V", right, n, right),
@@ -83,7 +83,7 @@ PRODUCTS = {"sketchy_shampoo": shampoo, "sketchy_soap": soap}
 
 
 def stacks(optimizer: str, report: Iterable[Any]) -> list[tuple[int, list[Product]]]:
-    """How many weights of each kind are sketched, and the products of one."""
+    """The number of sketched weights of each shape and rank, and the products of one of them."""
     kinds = Counter((merge(row.shape, None), row.ranks) for row in report if row.path == "sketch")
     return [
         (count, PRODUCTS[optimizer](*shape, *ranks))  # two axes, both sketched
@@ -96,7 +96,7 @@ def flops(table: Sequence[tuple[int, list[Product]]], *, solves: bool = True) ->
 
 
 def runner(table: Sequence[tuple[int, list[Product]]]) -> Callable[[], None]:
-    """Does all products of a table."""
+    """A function that does all products of a table."""
     memory: dict[tuple[str, int, int, int], Tensor] = {}
 
     def operand(role: str, count: int, rows: int, columns: int) -> Tensor:

@@ -1,11 +1,11 @@
-"""How the cost of a step and the memory of its state grow with m, n, the rank and the number of layers.
+"""Measure how time and state of a step grow with the size of a weight, the rank and the number of layers.
 
     python -m benchmarks.speed.scaling [--rounds N] [--optimizers ...] [--quick]
     python -m benchmarks.speed.scaling --table benchmarks/results/scaling.jsonl
 
-One size is changed at a time; the slope of log cost against log size is the exponent: 1 is linear. Pinned to
-one core, CPU time. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the same command goes on with
-the size that it hit.
+One size changes at a time. The exponent is the slope of log cost against log size; 1 is linear. CPU time on
+one core counts. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the same command continues with
+the size that was interrupted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,31 +35,31 @@ from sketchy.experiments.mistakes import user_mistakes
 
 FILE = "scaling.jsonl"
 Row = dict[str, Any]
-SIDE, RANK = 1024, 64  # of what stays as it is
-WIDTH, VOCABULARY = 128, 256  # of the transformer; few words, or their weights hide the layers'
+SIDE, RANK = 1024, 64  # of the weight, where they don't change
+WIDTH, VOCABULARY = 128, 256  # of the transformer; a small vocabulary, so that layers dominate
 SIZES = {
     "m": (512, 1024, 2048, 4096),
     "n": (512, 1024, 2048, 4096),
     "rank": (16, 32, 64, 128, 256),
     "layers": (2, 4, 8, 16),
 }
-FEWER = 3  # sizes of each, when it has to be quick
+FEWER = 3  # sizes of each with --quick
 
 
 @dataclass(frozen=True)
 class Options:
-    """Fit how a step's cost and memory grow."""
+    """Measure how time and state of a step grow with its sizes."""
 
     optimizers: tuple[str, ...] = ("sketchy_shampoo", "sketchy_soap", "adamw")
-    """Whose steps."""
+    """The optimizers."""
     rounds: int = 7
     """Interleaved rounds."""
     quick: bool = False
     """Fewer sizes and rounds; rows go to runs/quick."""
     out: Path | None = None
-    """Where the rows are kept."""
+    """The file of the rows; benchmarks/results/scaling.jsonl by default."""
     table: Path | None = None
-    """Don't measure: print the rows of this file as Markdown."""
+    """Print the rows of this file as a Markdown table, and measure nothing."""
 
 
 def problem(variable: str, size: int) -> Problem:
@@ -70,7 +70,7 @@ def problem(variable: str, size: int) -> Problem:
 
 
 def timed_steps(variable: str, sizes: Sequence[int], options: Options) -> Iterator[tuple[int, TimedStep]]:
-    """Everyone at every size."""
+    """Every optimizer at every size."""
     steps = StepOptions(profile=variable == "layers")
     for size in sizes:
         named = problem(variable, size).parameters()
@@ -83,7 +83,7 @@ def timed_steps(variable: str, sizes: Sequence[int], options: Options) -> Iterat
 
 
 def measure(variable: str, sizes: Sequence[int], options: Options, progress: Progress) -> list[Row]:
-    """Rows of all sizes of one variable, timed in the same rounds."""
+    """The rows of all sizes of one variable, timed in the same rounds."""
     everyone = list(timed_steps(variable, sizes, options))
     bar = progress.add_task(f"growth with {variable}", total=options.rounds * len(everyone))
     for round in range(options.rounds):
@@ -120,13 +120,15 @@ def fits(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 COLUMNS = (
-    "in", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
+    "size", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
     "operations",
 )  # fmt: skip
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    title = f"growth of a step; else one {SIDE} x {SIDE} weight, rank {RANK}; layers: width {WIDTH}"
+    title = (
+        f"one {SIDE} x {SIDE} weight at rank {RANK}, or a transformer of width {WIDTH}, with one size changed"
+    )
     found = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for column in COLUMNS:
         found.add_column(column, no_wrap=column == "optimizer")
@@ -140,7 +142,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def trust(rows: Sequence[Row]) -> str:
-    """How far the fits may be trusted."""
+    """How reliable the fits are."""
     widest = 0.0
     for row in rows:
         if row["error"] is None:

@@ -1,9 +1,9 @@
-"""What was tried to make a step fast, each idea against what it replaced, interleaved in one run.
+"""Time each idea for a faster step against the code that it replaces.
 
     python -m benchmarks.speed.step_ideas [--rounds N]
 
-The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank 256. Pinned to one core, CPU
-time. Rows go to benchmarks/results/ideas.jsonl.
+The sizes are those of one GPT-2-small weight at rank 64, or 1024 x 1024 at rank 256. Both versions take turns
+on one core, and CPU time counts. Rows go to benchmarks/results/ideas.jsonl.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,14 +33,14 @@ COLUMNS = ("idea: before → after", "before", "after", "before / after", "kept"
 
 @dataclass(frozen=True)
 class Options:
-    """Time what was tried to make a step fast."""
+    """Time each idea for a faster step against the code that it replaces."""
 
     rounds: int = 15
     """Interleaved rounds."""
     out: Path = FILE
-    """Where the rows are kept."""
+    """The file of the rows."""
     table: Path | None = None
-    """Don't measure: print the rows of this file as Markdown."""
+    """Print the rows of this file as a Markdown table, and measure nothing."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Idea:
 
 
 def refined(N: Tensor, X: Tensor) -> Tensor:
-    """One refinement of eigenvectors by products: quadratic near the truth, lost where eigenvalues meet."""
+    """One refinement of eigenvectors by products. It is quadratic, but fails for equal eigenvalues."""
     R = torch.eye(len(N)) - X.mT @ X
     S = X.mT @ (N @ X)
     theta = S.diagonal() / (1 - R.diagonal())
@@ -167,7 +167,7 @@ def ideas() -> list[Idea]:
 
 
 def measure(idea: Idea, rounds: int) -> dict[str, Any]:
-    """CPU and wall seconds of both ways, round by round."""
+    """CPU and wall seconds of both versions, by round."""
     runs = {"before": idea.before, "after": idea.after}
     times = interleave(runs, rounds=rounds, title=idea.name)
     samples = {name: {"cpu": each.cpu, "wall": each.rounds} for name, each in times.items()}

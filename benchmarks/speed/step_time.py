@@ -35,45 +35,45 @@ from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.training import state_bytes
 
 FILE = "step-time.jsonl"
-FIRST_STEPS = 3  # make state, or fill it; SOAP's first is no step at all
-SLOW = 0.5  # seconds of a step that is timed once a round
-REPEATS = 3  # steps of a round for those without a period, after one that isn't timed
+FIRST_STEPS = 3  # they allocate and fill the state; the first one of SOAP changes no weight
+SLOW = 0.5  # seconds; a step that takes longer is timed once a round
+REPEATS = 3  # timed steps of a round, after one that is not timed
 
 
 @dataclass(frozen=True)
 class Options:
-    """Time optimizer steps beside their matrix-product floor."""
+    """Time one step of every optimizer, beside the matrix products that ours need."""
 
     problems: tuple[str, ...] = ("matrix", "block", "layer512", "transformer", "transformer2", "resnet50")
-    """Whose weights are stepped."""
+    """The lists of weights."""
     optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
-    """Who steps."""
+    """The optimizers."""
     ranks: tuple[int, ...] = (32, 64, 128, 256)
-    """Of ours."""
+    """Ranks of the sketched optimizers."""
     rounds: int = 25
     """Interleaved rounds."""
     seconds: float = 10.0
-    """For each contender on each problem: a slow one takes part in fewer rounds, but in one at least."""
+    """Seconds for each optimizer on each problem. A slow one takes part in fewer rounds, at least in one."""
     limit: float = 60.0
-    """Seconds of CPU time after which the first steps of a contender, or one round of it, are given up."""
+    """Seconds of CPU time. An optimizer whose first steps, or one round, take longer is left out."""
     profile: bool = True
-    """Count the torch operations of a step, and the time between them."""
+    """Count the torch operations of a step, and measure the time between them."""
     quick: bool = False
-    """Rank 64, fewer rounds, and who takes long is left out; rows go to runs/quick."""
+    """Rank 64, fewer rounds, and no slow optimizers; rows go to runs/quick."""
     out: Path | None = None
-    """Where the rows are kept."""
+    """The file of the rows; benchmarks/results/step-time.jsonl by default."""
     table: Path | None = None
-    """Don't measure: print the rows of this file as Markdown."""
+    """Print the rows of this file as Markdown tables, and measure nothing."""
 
 
 @dataclass
 class Sample:
-    """One contender in one round, a step on average; milliseconds."""
+    """Mean milliseconds of a step in one round."""
 
     round: int
     cpu: float
     wall: float
-    worst: float  # the dearest single step, CPU
+    worst: float  # CPU time of the slowest single step
 
 
 NOT_IN_ROW = ("run", "before", "refresh", "slow")
@@ -81,7 +81,7 @@ NOT_IN_ROW = ("run", "before", "refresh", "slow")
 
 @dataclass
 class TimedStep:
-    """Somebody to be timed, and its row in the making."""
+    """Something that is timed (an optimizer, a floor, a training pass), with its results so far."""
 
     run: Callable[[], object]
     optimizer: str
@@ -99,14 +99,16 @@ class TimedStep:
 
     @property
     def place(self) -> tuple[str, int | None]:
-        """Who takes its turn in a round together: an optimizer and its floor."""
+        """An optimizer and its floor have the same place in a round."""
         return self.optimizer.removesuffix(FLOOR), self.rank
 
     @property
     def steps(self) -> int:
-        """In a round: a whole period; or a refreshing step and a few others; or an untimed one and a few.
+        """Steps of a round.
 
-        A single one of those so long that what came before doesn't matter.
+        With a period: a whole period, or, if a refresh can be caused, one step with a refresh and a few
+        without. Otherwise: one step that is not timed and a few that are. A slow step is timed once; the
+        state of the caches does not matter for it.
         """
         if self.period > 1:
             return self.period if self.refresh is None else REPEATS + 1
@@ -125,15 +127,15 @@ class TimedStep:
         self.samples.append(Sample(round, cpu, wall, 1e3 * max(t[0] for _, t in shares)))
 
     def try_sample(self, round: int) -> None:
-        """Sample one that has not failed; if it does now, that is its row."""
+        """Time a round, unless it has failed before. An error becomes its result."""
         if self.error is None:
             try:
                 self.sample(round)
-            except Exception as error:  # whatever a peer raises
+            except Exception as error:  # other packages raise all kinds
                 self.error = message(error)
 
     def timed(self) -> tuple[float, float]:
-        """Seconds of a step, CPU and wall."""
+        """CPU and wall seconds of one step."""
         self.before()
         began = time.process_time(), time.perf_counter()
         self.run()
@@ -158,7 +160,7 @@ def candidates(options: Options) -> Iterator[tuple[str, int | None]]:
 def timed_step(
     name: str, rank: int | None, named: Named, gradients: Gradients, options: Options
 ) -> TimedStep:
-    """Built and past its first steps; with its message instead where that fails."""
+    """Build an optimizer and take its first steps; if this fails, keep the error message."""
     entry = OPTIMIZERS[name]
     made = TimedStep(
         run=lambda: None,
@@ -185,7 +187,7 @@ def timed_step(
         if options.profile and not entry.settings.startswith("compiled"):
             tries = [profile(optimizer.step, gradients.advance) for _ in range(1 if made.slow else REPEATS)]
             made.profile = min(tries, key=lambda tried: tried.python_ms)
-    except Exception as error:  # whatever a peer raises
+    except Exception as error:  # other packages raise all kinds
         made.error = message(error)
         if isinstance(error, TimeoutError) and last is not None:
             made.error += f"; the last that was done took {last:.1f} s"
@@ -193,12 +195,12 @@ def timed_step(
 
 
 def message(error: Exception) -> str:
-    """Short enough for a cell."""
+    """An error message, short enough for a table."""
     return " ".join(f"{type(error).__name__}: {error}".split("\n")[:2])[:200]
 
 
 def floors(measured: Sequence[TimedStep], named: Named) -> list[TimedStep]:
-    """A floor for each of ours."""
+    """The floors of our optimizers."""
     made = []
     for ours in measured:
         if ours.optimizer in floor.PRODUCTS and ours.error is None:
@@ -212,15 +214,17 @@ def floors(measured: Sequence[TimedStep], named: Named) -> list[TimedStep]:
 
 
 def in_order(everyone: Sequence[TimedStep]) -> list[TimedStep]:
-    """Who runs, each of ours with its floor right behind: the two are compared, and machines drift."""
+    """Those that did not fail, with each floor right after its optimizer: the speed of a machine changes."""
     places = list(dict.fromkeys(c.place for c in everyone))
     return sorted((c for c in everyone if c.error is None), key=lambda c: places.index(c.place))
 
 
 def turns(contender: TimedStep, options: Options) -> set[int]:
-    """The rounds it takes part in: all, or as many as its seconds allow, evenly spread; round 0 is done."""
+    """The rounds that it takes part in: as many as its seconds allow, evenly spread. Round 0 is done."""
     sample = contender.samples[0]
-    mean = sample.cpu if contender.refresh is None else sample.worst  # of the few steps of a round
+    mean = (
+        sample.cpu if contender.refresh is None else sample.worst
+    )  # estimates the mean of the steps in a round
     seconds = mean * contender.steps / 1e3
     count = max(1, min(options.rounds, int(options.seconds / max(seconds, 1e-9))))
     return {i * options.rounds // count for i in range(count)}
@@ -291,7 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def rows_of(name: str) -> list[dict[str, Any]]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of peers
+            warnings.simplefilter("ignore")  # other packages' warnings
             measured = measure(PROBLEMS[name], options, progress, name)
         return [{"problem": name, **c.row(), **about} for c in measured]
 

@@ -69,11 +69,11 @@ def test_a_stopped_benchmark_goes_on_and_a_finished_one_measures_anew(
 ) -> None:
     bench.stop(Options(), "c")
     assert bench.measured == ["a", "b"]
-    stopped = "benchmarks.toy: stopped; the same command goes on from here (2 of 3 pieces are done)\n"
+    stopped = "benchmarks.toy: stopped; the same command continues from here (2 of 3 pieces are done)\n"
     assert capsys.readouterr().err == stopped
     assert bench() == dict.fromkeys(NAMES, 1) and bench.measured == ["c"]
     assert capsys.readouterr().err == "".join(
-        f"{name}: measured before, kept in {bench.part}\n" for name in "ab"
+        f"{name}: already measured, kept in {bench.part}\n" for name in "ab"
     )
     assert not bench.part.exists()
     assert bench() and bench.measured == list(NAMES)
@@ -252,13 +252,13 @@ def test_a_real_ctrl_c_keeps_the_first_piece_and_the_same_command_measures_the_r
     os.killpg(stopped.pid, signal.SIGINT)  # as a terminal does
     _, said = stopped.communicate(timeout=240)
     assert stopped.returncode == 130 and said.count("\n") == 1, said
-    assert said.endswith("stopped; the same command goes on from here (1 of 2 pieces are done)\n")
+    assert said.endswith("stopped; the same command continues from here (1 of 2 pieces are done)\n")
     (first,) = lines(part)
 
     resumed = start(name, tmp_path)
     _, said = resumed.communicate(timeout=240)
     key, value = FIRST[name]
-    assert resumed.returncode == 0 and said == f"{value}: measured before, kept in {part.name}\n", said
+    assert resumed.returncode == 0 and said == f"{value}: already measured, kept in {part.name}\n", said
     assert not part.exists()
     rows = lines(out)
     assert [row for row in rows if row[key] == value] == first["result"]
