@@ -27,10 +27,10 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/installed-galore  ## nothing else should be running
-	$(BIN)/python -m benchmarks.fd
-	$(BIN)/python -m benchmarks.oco
-	$(BIN)/python -m benchmarks.step_time
-	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python -m benchmarks.speed.frequent_directions
+	$(BIN)/python -m benchmarks.speed.online_learning
+	$(BIN)/python -m benchmarks.speed.step_time
+	$(BIN)/python -m benchmarks.speed.scaling
 
 docs: $(VENV)/installed-docs  ## site/index.html
 	$(BIN)/mkdocs build --strict

@@ -1,24 +1,30 @@
-"""The tables and pictures of the docs, made from benchmarks/results.
+"""Write the tables and pictures of the docs from benchmarks/results.
 
     python -m benchmarks.pages
 
-A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->`` and is written anew. What is said of it
-in words is not: read it again.
+Replaces what is between ``<!-- table: NAME -->`` and ``<!-- end -->``. It does not change the text around a
+table: check by hand that it is still true.
 """
 
 import re
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import tyro
 from rich.console import Console
 
-from benchmarks import estimate, ideas, quality, scaling, step_report, step_time, transfer
-from benchmarks.front import DOCS, Front
-from benchmarks.quality import RESULTS
+from benchmarks.common.results import RESULTS, load
+from benchmarks.quality import compare, rate_transfer
+from benchmarks.quality.front import DOCS, Front
+from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _step_times() -> list[dict[str, Any]]:
+    return load(RESULTS / step_time.FILE, "problem")
 
 
 def _front(task: str) -> Front:
@@ -34,16 +40,18 @@ def _front_picture(task: str) -> bytes:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "transfer": lambda: transfer.markdown(RESULTS, transfer.Options().rank),
+    "transfer": lambda: rate_transfer.markdown(RESULTS, rate_transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
-    "step time, block": lambda: step_report.problem_markdown(step_time.load(step_time.RESULTS), "block"),
-    "asked": lambda: step_report.asked_markdown(step_time.load(step_time.RESULTS)),
-    "estimate": lambda: estimate.Estimate(estimate.Options()).markdown(),
-    "ideas": lambda: ideas.markdown(step_time.load(ideas.RESULTS, "idea")),
-    "scaling": lambda: scaling.markdown(step_time.load(scaling.RESULTS, "variable")),
+    "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
+    "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
+    "targets": lambda: step_table.targets_markdown(_step_times()),
+    "estimate": lambda: accelerator_estimate.Estimate(accelerator_estimate.Options()).markdown(),
+    "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
+    "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
-    "rates.png": lambda: quality.picture(RESULTS),
+    "step-time.png": lambda: step_plot.picture(_step_times(), "block"),
+    "rates.png": lambda: compare.picture(RESULTS),
     **{f"front-{task}.png": partial(_front_picture, task) for task in TASKS},
 }
 
@@ -54,7 +62,7 @@ def tables_in(text: str) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """A page with its tables as the results have them."""
+    """A page with its tables written from the results."""
     return _TABLE.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n\n{found[3]}", text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.peers import SOAP
+from benchmarks.registry.dense_soap import SOAP
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn

@@ -10,40 +10,40 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.contenders import ENTRIES, RATIO, Contender, contenders, everyone
-from benchmarks.front_plot import Point, ceiling, figure
-from benchmarks.quality_runs import Budget, Results, load, load_budget, save
-from benchmarks.quality_table import cells, header, markdown
-from benchmarks.tuning import Row, Tuning, rows
+from benchmarks.quality import compare as quality
+from benchmarks.quality import front
+from benchmarks.quality import runs as quality_runs
+from benchmarks.quality.front_plot import Point, ceiling, figure
+from benchmarks.quality.runs import Budget, load_budget, save
+from benchmarks.quality.variants import ENTRIES, RATIO, build, everyone, variants
 from torch import nn
 
-from benchmarks import front, quality, quality_runs
 from sketchy.experiments import tasks
+from sketchy.experiments.quality import ADAMW, Results, Tuned, Variant, cells, header, load, tuned
 from sketchy.experiments.training import Look, Record
 
-ADAMW = Contender("adamw")
 TINY = ("digits", "--steps", "8", "--rates", "3", "--processes", "1", "--ranks", "4", "8", "32")
 
-Loss = Callable[[Contender, float, int], float]
+Loss = Callable[[Variant, float, int], float]
 
 
 @pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Contender, float, int]]:
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Variant, float, int]]:
     """Runs that take no time; their loss is the distance of the rate from 4e-3, in powers of the ratio.
 
     Adafactor raises, Muon is slow, and dense Shampoo wants a rate that is out of reach.
     """
-    done: list[tuple[Contender, float, int]] = []
+    done: list[tuple[Variant, float, int]] = []
 
     def running(task: tasks.Task, build: Any, *, steps: int, seed: int) -> Iterator[Record]:
-        contender, rate = build.func.__self__, build.keywords["rate"]
-        done.append((contender, rate, seed))
-        if contender.optimizer == "adafactor":
+        variant, rate = build.args[0], build.keywords["rate"]
+        done.append((variant, rate, seed))
+        if variant.optimizer == "adafactor":
             raise RuntimeError("no such kernel\nand more")
-        best = 1e3 if contender.optimizer == "shampoo" else 4e-3
-        loss = abs(math.log(rate / best, RATIO)) + 0.01 * seed + (contender.rank or 0) / 1000
+        best = 1e3 if variant.optimizer == "shampoo" else 4e-3
+        loss = abs(math.log(rate / best, RATIO)) + 0.01 * seed + (variant.rank or 0) / 1000
         for step in range(1, steps + 1):
-            seconds = step * (1e6 if contender.optimizer == "muon" else 1.0)
+            seconds = step * (1e6 if variant.optimizer == "muon" else 1.0)
             curve = [Look(0, 9.0, None), Look(step, loss, None)]
             yield Record(task.name, seed, steps, step, curve, optimizer_bytes=10, seconds=seconds, threads=1)
 
@@ -57,10 +57,8 @@ def run(path: Path, *arguments: str) -> Results:
     return load(path)
 
 
-def table(path: Path, steps: int = 8) -> dict[str, Row]:
-    results = load(path)
-    found = rows(Tuning(results, steps, load_budget(path)), front.found(results))
-    return {str(row.contender): row for row in found}
+def table(path: Path) -> dict[str, Tuned]:
+    return {str(each.variant): each for each in tuned(load(path))}
 
 
 def test_every_line_says_which_code_made_it_on_how_many_threads(ran: list[Any], tmp_path: Path) -> None:
@@ -88,7 +86,7 @@ def test_whoever_raises_is_a_row_with_its_message_and_the_others_go_on(
     found = table(tmp_path / "q.jsonl")
     assert found["adafactor"].error == "RuntimeError: no such kernel" and not found["adafactor"].records
     assert found["adamw"].records and not found["adamw"].error
-    assert sum(contender.optimizer == "adafactor" for contender, _, _ in ran) == 3  # no more rates, no seeds
+    assert sum(variant.optimizer == "adafactor" for variant, _, _ in ran) == 3  # no more rates, no seeds
     assert "no such kernel" in capsys.readouterr().out
 
 
@@ -96,27 +94,25 @@ def test_a_run_that_would_take_too_long_is_given_up_after_its_first_steps(
     ran: list[Any], tmp_path: Path
 ) -> None:
     results = run(tmp_path / "q.jsonl", "--optimizers", "muon", "adamw")
-    slow = [record for r, record in results.items() if r.contender.optimizer == "muon"]
+    slow = [record for r, record in results.items() if r.variant.optimizer == "muon"]
     assert all(record.step == quality_runs.FIRST_STEPS and record.loss == math.inf for record in slow)
     assert table(tmp_path / "q.jsonl")["muon"].error == "TimeoutError: would take 8000000 s, more than 600"
 
 
 def test_other_ranks_run_at_the_rate_of_the_tuned_one_only(ran: list[Any], tmp_path: Path) -> None:
     run(tmp_path / "q.jsonl", "--optimizers", "adamw", "sketchy_soap", "--tuned-rank", "8")
-    tried = {
-        rank: {rate for c, rate, _ in ran if c == Contender("sketchy_soap", rank)} for rank in (4, 8, 32)
-    }
+    tried = {rank: {rate for c, rate, _ in ran if c == Variant("sketchy_soap", rank)} for rank in (4, 8, 32)}
     assert tried == {8: {2e-3, 4e-3, 8e-3}, 4: {4e-3}, 32: {4e-3}}
     assert {seed for c, _, seed in ran if c.rank == 4} == {0, 1, 2}
     found = table(tmp_path / "q.jsonl")
-    assert [found[f"sketchy_soap, rank {rank}"].tried for rank in (4, 8, 32)] == [1, 3, 1]
+    assert [len(found[f"sketchy_soap, rank {rank}"].tried) for rank in (4, 8, 32)] == [1, 3, 1]
 
 
 def test_a_best_rate_at_the_end_of_what_was_tried_has_a_star(ran: list[Any], tmp_path: Path) -> None:
     run(tmp_path / "q.jsonl", "--optimizers", "adamw", "shampoo", "--more-rates", "2")
     found = table(tmp_path / "q.jsonl")
     assert found["shampoo"].at_an_end and not found["adamw"].at_an_end
-    assert (found["shampoo"].tried, found["adamw"].tried) == (5, 3)
+    assert (len(found["shampoo"].tried), len(found["adamw"].tried)) == (5, 3)
     names = header(list(found.values()))
     shown = dict(zip(names, cells(found["shampoo"], names), strict=True))
     assert shown["best rate"] == "0.032*"
@@ -125,7 +121,7 @@ def test_a_best_rate_at_the_end_of_what_was_tried_has_a_star(ran: list[Any], tmp
 def test_the_first_step_of_a_run_which_may_compile_is_counted_as_one_like_the_others() -> None:
     curve = [Look(5, 1.0, None)]
     record = Record("digits", 0, 5, step=5, curve=curve, seconds=99.0, cpu_seconds=8.0)
-    assert Row(ADAMW, 1, 1e-3, False, [record], [], 0.0, "").seconds == 10.0
+    assert Tuned(ADAMW, {1e-3: 1.0}, 1e-3, [record], [], 0.0).seconds == 10.0
 
 
 def test_one_finalist_halves_the_runs_on_other_seeds(ran: list[Any], tmp_path: Path) -> None:
@@ -149,7 +145,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
         patch.setattr(quality_runs, "Training", interrupted)
         run(tmp_path / "q.jsonl", "--optimizers", "adamw")
     assert stopped.value.code == 130 and signal.getsignal(signal.SIGINT) is before
-    assert "goes on from here" in capsys.readouterr().out
+    assert "continues from here" in capsys.readouterr().out
     assert len(load(tmp_path / "q.jsonl")) == 1
     ran.clear()
     assert len(run(tmp_path / "q.jsonl", "--optimizers", "adamw")) == len(ran) + 1
@@ -161,7 +157,7 @@ def test_quick_is_short_and_has_a_file_of_its_own(
     monkeypatch.chdir(tmp_path)
     quality.main(["digits", "--quick", "--processes", "1"])
     assert load(tmp_path / "runs/quick/quality-digits.jsonl")
-    assert {c for c, _, _ in ran} == set(contenders(everyone(), (8, 32)))
+    assert {c for c, _, _ in ran} == set(variants(everyone(), (8, 32)))
     assert {(rate, seed) for c, rate, seed in ran if c == ADAMW} == {(4e-3, 0)}
 
 
@@ -170,7 +166,7 @@ def test_quick_is_short_and_has_a_file_of_its_own(
 def test_everyone_is_built_with_the_same_decay_and_takes_the_rate(name: str) -> None:
     model = nn.Sequential(nn.Linear(40, 48), nn.ReLU(), nn.Linear(48, 36), nn.ReLU(), nn.Linear(36, 10))
     try:
-        optimizer = contenders((name,), (4,))[0].build(model, 1e-3)
+        optimizer = build(variants((name,), (4,))[0], model, 1e-3)
     except ImportError as error:
         pytest.skip(str(error))
     for group in optimizer.param_groups:
@@ -190,7 +186,7 @@ def test_everyone_moves_every_weight_and_has_state_of_known_size(name: str) -> N
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 48), nn.ReLU(), nn.Linear(48, 36), nn.ReLU(), nn.Linear(36, 10))
     try:
-        optimizer = contenders((name,), (4,))[0].build(model, 1e-2)
+        optimizer = build(variants((name,), (4,))[0], model, 1e-2)
     except ImportError as error:
         pytest.skip(str(error))
     before = [p.detach().clone() for p in model.parameters()]
@@ -242,10 +238,14 @@ def test_the_front_is_drawn_from_the_file_and_its_table_has_everyone(
     front.main(["digits", "--results", str(path), "--out", str(out)])
     assert out.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
-    for words in ("| adamw | 3 | 0.004 |", "| sketchy_shampoo, rank 4 |", "RuntimeError: no such kernel"):
+    for words in (
+        "| adamw | 0.010 ± 0.010 |",
+        "| sketchy_shampoo, rank 4 |",
+        "adafactor (RuntimeError: no such kernel)",
+    ):
         assert words in printed
-    lines = markdown(list(table(path).values())).splitlines()
-    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + 5
+    lines = [line for line in printed.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 2 + 4  # none for Adafactor
 
 
 def test_no_runs_are_told(tmp_path: Path) -> None:

@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-
-from benchmarks import scaling
+from benchmarks.speed import scaling
 
 
 def row(size: int, cpu: float, memory: int, error: str | None = None) -> dict[str, Any]:

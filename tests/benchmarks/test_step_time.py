@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.limits import at_most
-from benchmarks.operations import profile
-from benchmarks.optimizers import OPTIMIZERS, Entry, Several, build, package, vocabulary_aside
-from benchmarks.problems import PROBLEMS, Gradients, resnet50
+from benchmarks.common.operations import profile
+from benchmarks.common.process import at_most
+from benchmarks.registry.optimizers import OPTIMIZERS, Entry, Several, build, package, vocabulary_aside
+from benchmarks.registry.problems import PROBLEMS, Gradients, resnet50
+from benchmarks.speed import product_floor as floor
+from benchmarks.speed import step_table as step_report
+from benchmarks.speed import step_time
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-
-from benchmarks import floor, step_report, step_time
 
 QUICK = step_time.Options(rounds=2, seconds=0.1, limit=20.0)
 
@@ -55,15 +56,14 @@ def test_floor_does_all_products_of_its_table() -> None:
     assert counted.get_total_flops() == floor.flops(table)
 
 
-def test_a_package_that_is_missing_is_a_row_with_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_is_named_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPTIMIZERS, "absent", Entry(package("no_such_package", "SOAP"), "its own"))
     weights = named((8, 8))
-    failed = step_time.contender("absent", None, weights, Gradients(p for _, p in weights), QUICK)
+    failed = step_time.timed_step("absent", None, weights, Gradients(p for _, p in weights), QUICK)
     row = {"problem": "matrix", **failed.row()}
     assert "no_such_package" in row["error"]
-    assert row["error"] in step_report.markdown(
-        [{**row, "processor": "", "torch": "", "commit": "", "date": ""}]
-    )
+    shown = step_report.markdown([{**row, "processor": "", "torch": "", "commit": "", "date": ""}])
+    assert "Not installed: absent." in shown
 
 
 def test_a_peer_that_takes_too_long_is_given_up() -> None:
@@ -92,35 +92,35 @@ def test_a_limit_that_is_swallowed_comes_again() -> None:
 
 def test_a_refresh_counts_once_a_period() -> None:
     clock = iter([5.0, 1.0, 1.0, 1.0])
-    contender = step_time.Contender(lambda: None, "peer", period=10, refresh=lambda: None)
-    contender.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
-    contender.sample(0)
-    assert contender.samples[0].cpu == pytest.approx(1e3 * (5 + 9) / 10)
-    assert contender.samples[0].worst == pytest.approx(5e3)
+    step = step_time.TimedStep(lambda: None, "peer", period=10, refresh=lambda: None)
+    step.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
+    step.sample(0)
+    assert step.samples[0].cpu == pytest.approx(1e3 * (5 + 9) / 10)
+    assert step.samples[0].worst == pytest.approx(5e3)
 
 
 def test_whole_periods_are_averaged_without_a_way_to_refresh() -> None:
     clock = iter([1.0, 1.0, 8.0, 2.0])
-    contender = step_time.Contender(lambda: None, "peer", period=4)
-    contender.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
-    contender.sample(0)
-    assert contender.samples[0].cpu == pytest.approx(3e3)
+    step = step_time.TimedStep(lambda: None, "peer", period=4)
+    step.timed = lambda: (seconds := next(clock), seconds)  # type: ignore[method-assign]
+    step.sample(0)
+    assert step.samples[0].cpu == pytest.approx(3e3)
 
 
 def test_a_slow_step_is_timed_once_a_round_and_a_short_one_after_a_warming_step() -> None:
     calls: list[int] = []
-    contender = step_time.Contender(lambda: calls.append(0), "peer")
-    contender.sample(0)
+    step = step_time.TimedStep(lambda: calls.append(0), "peer")
+    step.sample(0)
     assert len(calls) == step_time.REPEATS + 1
-    contender.slow = True
-    contender.sample(1)
+    step.slow = True
+    step.sample(1)
     assert len(calls) == step_time.REPEATS + 2
-    assert len(contender.samples) == 2
+    assert len(step.samples) == 2
 
 
 def test_a_floor_runs_right_behind_its_optimizer() -> None:
     names = ("sketchy_shampoo", "adamw", "failed", "sketchy_shampoo floor")
-    everyone = [step_time.Contender(lambda: None, name) for name in names]
+    everyone = [step_time.TimedStep(lambda: None, name) for name in names]
     everyone[2].error = "ValueError"
     order = [c.optimizer for c in step_time.in_order(everyone)]
     assert order == ["sketchy_shampoo", "sketchy_shampoo floor", "adamw"]
@@ -145,7 +145,7 @@ def test_gradients_turn_slowly_and_repeat() -> None:
     assert 0.7 < cosine < 0.95
 
 
-def test_gpt2_block_has_the_four_matrices_of_the_issue() -> None:
+def test_the_block_has_the_four_matrices_of_a_gpt2_layer() -> None:
     shapes = {tuple(p.shape) for _, p in PROBLEMS["block"].parameters()}
     assert shapes == {(2304, 768), (768, 768), (3072, 768), (768, 3072)}
 
@@ -170,9 +170,9 @@ def rows() -> list[dict]:
     about = {"problem": "block", "processor": "a core", "torch": "2", "commit": "c", "date": "d"}
 
     def row(name: str, rank: int | None, *times: float) -> dict:
-        contender = step_time.Contender(lambda: None, name, rank=rank)
-        contender.samples = [step_time.Sample(i, t, t, t) for i, t in enumerate(times)]
-        return {**contender.row(), **about}
+        step = step_time.TimedStep(lambda: None, name, rank=rank)
+        step.samples = [step_time.Sample(i, t, t, t) for i, t in enumerate(times)]
+        return {**step.row(), **about}
 
     return [
         row("sketchy_shampoo", 64, 30, 60),
@@ -190,21 +190,32 @@ def test_ratios_are_taken_round_by_round(rows: list[dict]) -> None:
 
 
 def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
-    lines = step_report.markdown(rows).split("### What was asked")[0].splitlines()
+    lines = step_report.markdown(rows).split("### Targets")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 2 + len(rows)
     assert len({line.count("|") for line in table}) == 1
     assert table[2].startswith(
-        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 45.0 |  | 1.50 | 3.00 | 10.0 % |"
+        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 3.00 | 10.0 % |  |  |  | 1.50 | 45.0 |"
     )
+
+
+def test_tables_name_failures_below_and_the_short_one_has_optimizers_only(rows: list[dict]) -> None:
+    absent = {**rows[2], "optimizer": "dion2", "error": "ModuleNotFoundError: No module named 'dion'"}
+    slow = {**rows[2], "optimizer": "po_shampoo", "error": "TimeoutError: too slow"}
+    table, failed, _ = step_report.users_markdown([*rows, absent, slow], "block").split("\n\n")
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
+        "| sketchy_shampoo, rank 64",
+        "| adamw",
+    ]
+    assert failed == "Not installed: dion2. Without a result: po_shampoo (TimeoutError: too slow)."
 
 
 def test_checks_say_yes_and_no(rows: list[dict]) -> None:
     lines = list(map(str, step_report.checks(rows)))
-    assert any("floor: asked ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
+    assert any("floor: target ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
     rows[0]["samples"][0]["cpu"] = 200
     assert any(
-        "AdamW foreach: asked ≤ 10 / measured 11.50" in line and "NO" in line
+        "AdamW foreach: target ≤ 10 / measured 11.50" in line and "NO" in line
         for line in map(str, step_report.checks(rows))
     )
     assert "| block, rank 64: SketchyShampoo / AdamW foreach | ≤ 10 | 11.50 |" in step_report.markdown(
@@ -218,8 +229,8 @@ def test_checks_say_yes_and_no(rows: list[dict]) -> None:
         (["--ranks", "0"], "ranks=0: must be at least 2"),
         (["--limit", "-1"], "limit=-1: must be above 0"),
         (["--problems", "mlp"], "problems=mlp: unknown; known are matrix"),
-        (["--table", "FILE"], "has no rows of this benchmark"),
-        (["--out", "FILE"], "has no rows of this benchmark"),
+        (["--table", "FILE"], "expected only rows of this benchmark"),
+        (["--out", "FILE"], "expected only rows of this benchmark"),
     ],
     ids=str,
 )
@@ -241,10 +252,10 @@ def test_who_fails_in_a_round_is_asked_no_more() -> None:
         calls.append(1)
         raise RuntimeError("no such kernel")
 
-    contender = step_time.Contender(fail, "peer")
+    step = step_time.TimedStep(fail, "peer")
     for round in range(3):
-        contender.try_sample(round)
-    assert contender.error == "RuntimeError: no such kernel" and len(calls) == 1
+        step.try_sample(round)
+    assert step.error == "RuntimeError: no such kernel" and len(calls) == 1
 
 
 def test_parts_of_operations_are_counted_apart() -> None:
@@ -265,10 +276,10 @@ def test_who_decomposes_any_axis_is_given_no_vocabulary() -> None:
 
 def test_a_new_run_of_a_problem_replaces_its_rows(tmp_path: Path, rows: list[dict]) -> None:
     path = tmp_path / "new" / "rows.jsonl"
-    step_time.save(path, rows)
-    step_time.save(path, [{**rows[0], "problem": "matrix"}])
-    step_time.save(path, rows[:1])
-    assert [(row["problem"], row["optimizer"]) for row in step_time.load(path)] == [
+    step_time.replace_rows(path, rows)
+    step_time.replace_rows(path, [{**rows[0], "problem": "matrix"}])
+    step_time.replace_rows(path, rows[:1])
+    assert [(row["problem"], row["optimizer"]) for row in step_time.load(path, "problem")] == [
         ("matrix", "sketchy_shampoo"),
         ("block", "sketchy_shampoo"),
     ]

@@ -43,10 +43,10 @@ if __name__ == "__main__":
 def toy(tmp_path: Path) -> Path:
     """A checkout with one benchmark and one helper."""
     (tmp_path / "src" / "sketchy").mkdir(parents=True)
-    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "speed").mkdir(parents=True)
     (tmp_path / "benchmarks" / "__init__.py").touch()
-    (tmp_path / "benchmarks" / "toy.py").write_text(TOY)
-    (tmp_path / "benchmarks" / "helper.py").write_text('"""No benchmark."""\n')
+    (tmp_path / "benchmarks" / "speed" / "toy.py").write_text(TOY)
+    (tmp_path / "benchmarks" / "speed" / "helper.py").write_text('"""No benchmark."""\n')
     return tmp_path
 
 
@@ -56,7 +56,14 @@ def test_the_list_has_the_benchmarks_of_this_checkout_with_a_line_each(
     monkeypatch.chdir(ROOT / "tests")
     main(["bench", "--json"])
     known = json.loads(capsys.readouterr().out)
-    assert set(known) >= {"fd", "oco", "step_time", "scaling", "quality", "front"}
+    assert set(known) >= {
+        "frequent_directions",
+        "online_learning",
+        "step_time",
+        "scaling",
+        "quality",
+        "front",
+    }
     assert "timing" not in known and all(len(line) > 20 for line in known.values())
     main(["bench"])
     assert "step_time" in capsys.readouterr().out
@@ -92,5 +99,5 @@ def test_outside_a_checkout_it_says_where_benchmarks_are(
         main(["bench"])
     assert stop.value.code == 2
     assert capsys.readouterr().err == (
-        "sketchy bench: benchmarks live in the repository, not in the package; run this in a checkout of it\n"
+        "sketchy bench: the benchmarks are in the repository, not in the package; run this in a clone of it\n"
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.peers import SOAP, eigenbasis
+from benchmarks.registry.dense_soap import SOAP, eigenbasis
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.contenders import RATIO, Contender, contenders, rates
-from benchmarks.quality_runs import Budget, Run, load, save
-from benchmarks.tuning import Tuning
+from benchmarks.quality import compare as quality
+from benchmarks.quality import runs as quality_runs
+from benchmarks.quality.plan import Tuning
+from benchmarks.quality.runs import Budget, save
+from benchmarks.quality.variants import RATIO, rates, variants
 
-from benchmarks import quality, quality_runs
 from sketchy.experiments import tasks
+from sketchy.experiments.quality import ADAMW, Results, Run, Variant, load
 from sketchy.experiments.training import Look, Record
 
-ADAMW, SOAP32 = Contender("adamw"), Contender("sketchy_soap", 32)
+SOAP32 = Variant("sketchy_soap", 32)
 TINY = ("digits", "--steps", "3", "--rates", "2", "--processes", "1", "--ranks", "32")
 FIVE = ("adamw", "soap", "shampoo", "sketchy_shampoo", "sketchy_soap")
 
@@ -34,9 +36,9 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
 
     def running(task: tasks.Task, build: Any, *, steps: int, seed: int) -> Iterator[Record]:
-        contender, rate = build.func.__self__, build.keywords["rate"]
-        ran.append(f"{contender}: {rate:g}, {seed}")
-        best = BEST[contender.optimizer]
+        variant, rate = build.args[0], build.keywords["rate"]
+        ran.append(f"{variant}: {rate:g}, {seed}")
+        best = BEST[variant.optimizer]
         loss = abs(math.log(rate / best, RATIO)) + 0.01 * seed
         curve = [Look(0, 9.0, 0.1), Look(steps, math.inf if rate > 1 else loss, 0.5)]
         yield Record(task.name, seed, steps, step=steps, curve=curve, optimizer_bytes=10)
@@ -48,7 +50,7 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 BEST = {"adamw": 4e-3, "soap": 1.6e-2, "shampoo": 1.6e-2, "sketchy_shampoo": 5e-4, "sketchy_soap": 8e-3}
 
 
-def run(path: Path, *arguments: str) -> quality_runs.Results:
+def run(path: Path, *arguments: str) -> Results:
     quality.main([*TINY, "--out", str(path), *arguments])
     return load(path)
 
@@ -58,7 +60,7 @@ def test_everyone_gets_the_same_rates_and_one_more_where_the_best_is_at_the_end(
 ) -> None:
     results = run(tmp_path / "q.jsonl", "--rates", "3", "--seeds", "1", "--optimizers", *FIVE)
     grid = {2e-3, 4e-3, 8e-3}
-    tried = {str(c): {r.rate for r in results if r.contender == c} for c in contenders(FIVE, (32,))}
+    tried = {str(c): {r.rate for r in results if r.variant == c} for c in variants(FIVE, (32,))}
     assert tried["adamw"] == grid
     assert tried["soap"] == {4e-3, 8e-3, 1.6e-2, 3.2e-2}  # as many, as wide, around its own centre
     assert tried["sketchy_soap, rank 32"] == grid | {1.6e-2}
@@ -70,9 +72,9 @@ def test_the_best_rate_runs_on_all_seeds_and_the_sketched_also_at_adamws(
     imagined: list[str], tmp_path: Path
 ) -> None:
     results = run(tmp_path / "q.jsonl", "--rates", "6", "--optimizers", "adamw", "soap", "sketchy_soap")
-    seeds = lambda c, rate: {r.seed for r in results if (r.contender, r.rate) == (c, rate)}  # noqa: E731
+    seeds = lambda c, rate: {r.seed for r in results if (r.variant, r.rate) == (c, rate)}  # noqa: E731
     assert seeds(ADAMW, 4e-3) == seeds(SOAP32, 8e-3) == seeds(SOAP32, 4e-3) == {0, 1, 2}
-    assert seeds(ADAMW, 8e-3) == seeds(SOAP32, 2e-3) == seeds(Contender("soap"), 6.4e-2) == {0}
+    assert seeds(ADAMW, 8e-3) == seeds(SOAP32, 2e-3) == seeds(Variant("soap"), 6.4e-2) == {0}
 
 
 def test_a_rate_that_was_best_on_one_seed_only_is_not_chosen(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.peers import SOAP
+from benchmarks.registry.dense_soap import SOAP
 from torch import nn
 
 from optim.optimizers import BF16, CASES, CLASSES, F16, F32, F64, Case, advance, gradient, weights

@@ -1,7 +1,7 @@
-"""`sketchy bench`: the benchmarks of a checkout by name."""
+"""`sketchy bench`: run a benchmark of the repository by its name."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from tyro.conf import Positional, Suppress, arg
 
@@ -13,64 +13,74 @@ def bench(
     json: bool = False,
     arguments: Suppress[tuple[str, ...]] = (),
 ) -> None:
-    """List the benchmarks of a checkout, or run one: step time, scaling, training quality, online learning.
+    """List the benchmarks of the repository, or run one: step time, scaling, training quality, and others.
 
     Example: sketchy bench
 
     Example: sketchy bench step_time -- --quick
 
-    Runs `python -m benchmarks.NAME` at the top of the checkout; what follows -- goes to it, such as --help.
-    Rows go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command goes on.
+    Runs the benchmark at the top of the repository, with the options that follow --, such as --help. Results
+    go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command continues.
 
     Args:
-        name: Which to run; a list if not given.
+        name: The benchmark to run; without it, all are listed.
         json: Print the list as JSON.
-        arguments: What follows --.
+        arguments: The options that follow --.
     """
     with user_mistakes("sketchy bench"):
         root = checkout()
-        known = benchmarks(root)
+        known = dict(sorted(benchmarks(root).items()))
         if name is not None and name not in known:
             raise ValueError(f"name={name!r}: no such benchmark; there are {', '.join(known)}")
     if name is not None:
-        raise SystemExit(_run(root, name, arguments))
+        raise SystemExit(_run(root, known[name].module, arguments))
     if json:
         from json import dumps
 
-        print(dumps(known))
+        print(dumps({name: benchmark.summary for name, benchmark in known.items()}))
     else:
         _show(known)
 
 
+class Benchmark(NamedTuple):
+    module: str
+    summary: str  # the first line of its docstring
+
+
 def checkout() -> Path:
-    """The repository at or above the working directory, else the one that this package is run from."""
+    """The repository at or above the working directory, else the one that contains this package."""
     places = (Path.cwd(), *Path.cwd().parents, Path(__file__).parents[3])
     for place in places:
         if (place / "benchmarks" / "__init__.py").is_file() and (place / "src" / "sketchy").is_dir():
             return place
-    raise ValueError("benchmarks live in the repository, not in the package; run this in a checkout of it")
+    raise ValueError("the benchmarks are in the repository, not in the package; run this in a clone of it")
 
 
-def benchmarks(root: Path) -> dict[str, str]:
-    """Modules that run by themselves, and the first sentence of what they say of themselves."""
+def benchmarks(root: Path) -> dict[str, Benchmark]:
+    """The programs below benchmarks/, by file name: modules that end with ``if __name__ == "__main__"``.
+
+    A folder with a ``__main__.py`` is a program with the name of the folder.
+    """
     import ast
 
     found = {}
-    for path in sorted((root / "benchmarks").glob("*.py")):
+    for path in sorted((root / "benchmarks").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        asks = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
-        if "__name__ == '__main__'" in asks:
-            found[path.stem] = (ast.get_docstring(tree) or "").partition("\n")[0]
+        conditions = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+        if "__name__ == '__main__'" in conditions:
+            program = path.parent if path.stem == "__main__" else path.with_suffix("")
+            module = ".".join(program.relative_to(root).parts)
+            found[program.name] = Benchmark(module, (ast.get_docstring(tree) or "").partition("\n")[0])
     return found
 
 
-def _run(root: Path, name: str, arguments: tuple[str, ...]) -> int:
-    """The exit status; a Ctrl-C is the benchmark's, which may have something to save."""
+def _run(root: Path, module: str, arguments: tuple[str, ...]) -> int:
+    """The exit status. On a Ctrl-C the benchmark saves its work, so this waits for it."""
     import signal
     import subprocess
     import sys
 
-    process = subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", *arguments], cwd=root)
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=root)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         status = process.wait()
@@ -79,14 +89,14 @@ def _run(root: Path, name: str, arguments: tuple[str, ...]) -> int:
     return status if status >= 0 else 128 - status  # a signal ended it
 
 
-def _show(known: dict[str, str]) -> None:
+def _show(known: dict[str, Benchmark]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table("benchmark", "what it measures", box=box.SIMPLE_HEAD)
-    for name, description in known.items():
-        table.add_row(name, description)
+    for name, benchmark in known.items():
+        table.add_row(name, benchmark.summary)
     console = Console(markup=False, highlight=False)
     console.print(table)
     console.print("sketchy bench NAME -- OPTIONS runs one; sketchy bench NAME -- --help lists its options")

@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sketchy.experiments.mistakes import user_mistakes as user_mistakes
+
 EXTRAS = {  # by what is imported; as in pyproject.toml
     "tyro": "cli",
     "rich": "cli",
@@ -14,16 +16,6 @@ EXTRAS = {  # by what is imported; as in pyproject.toml
     "matplotlib": "plots",
     "plotly": "report",
 }
-
-
-@contextmanager
-def user_mistakes(command: str) -> Iterator[None]:
-    """Where options are checked and data is read: errors there are the user's to mend, with exit status 2."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        print(f"{command}: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
 
 
 @contextmanager

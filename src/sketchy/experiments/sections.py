@@ -173,38 +173,24 @@ def _demo(path: Path, rows: list[Row]) -> Blocks:
 
 
 def _quality(path: Path, rows: list[Row]) -> Blocks:
-    task, steps = rows[0]["record"]["task"], statistics.mode(row["record"]["steps"] for row in rows)
-    runs = [row | {"label": _label(row)} for row in rows if row["record"]["steps"] == steps]
-    cells, curves, sweeps = [], {}, {}
+    from sketchy.experiments import quality
+
+    results = quality.of_usual_length(quality.parse(rows))
+    first = next(iter(results.values()))
+    found = sorted(quality.tuned(results), key=lambda each: each.loss)
+    curves, sweeps = {}, {}
     front: dict[str, dict[str, tuple[float, float]]] = {}
-    final: dict[str, float] = {}
-    for label, own in _groups(runs, "label").items():
-        by_rate = _groups(own, "rate")
-        means = {rate: statistics.mean(map(_loss, some)) for rate, some in by_rate.items()}
-        most = max(map(len, by_rate.values()))
-        best = min((rate for rate in by_rate if len(by_rate[rate]) == most), key=means.__getitem__)
-        records, final[label] = [row["record"] for row in by_rate[best]], means[best]
-        tuned = [f"{best:g}", str(len(means)), str(most)]
-        if not math.isfinite(means[best]):
-            why = next((record["error"] for record in records if record.get("error")), "diverged")
-            cells.append([label, "none", "", "", *tuned, why])
-            continue
-        size = records[0]["optimizer_bytes"]
-        seconds = statistics.median(r.get("cpu_seconds") or r["seconds"] for r in records)
-        cells.append([label, f"{means[best]:.4g}", f"{size / 1e3:,.0f}", f"{seconds:.1f}", *tuned, ""])
-        looks = list(zip(*(record["curve"] for record in records), strict=False))
-        losses = [statistics.mean(look["loss"] for look in some) for some in looks]
-        curves[label] = ([some[0]["step"] for some in looks], losses)
-        sweeps[label] = (sorted(means), [means[rate] for rate in sorted(means)])
-        front.setdefault(own[0]["optimizer"], {})[label] = (size / 1e6, means[best])
-    cells.sort(key=lambda line: final[line[0]])
-    caption = (
-        "Each at the rate of the lowest mean loss, of those that ran on the most seeds. Ours may have run at "
-        "AdamW's rate too, one try more than others: sketchy bench front makes the table that leaves it out."
-    )
-    header = ("optimizer", "loss", "state, kB", "seconds", "rate", "rates tried", "seeds", "")
-    return f"Training quality: {task}, {steps:,} steps", [
-        Table(header, cells, caption, notes=True),
+    for each in found:
+        if each.records:
+            label = str(each.variant)
+            looks = list(zip(*(record.curve for record in each.records), strict=False))
+            losses = [statistics.mean(look.loss for look in some) for some in looks]
+            curves[label] = ([some[0].step for some in looks], losses)
+            sweeps[label] = (list(each.tried), list(each.tried.values()))
+            front.setdefault(each.variant.optimizer, {})[label] = (each.bytes / 1e6, each.loss)
+    caption = f"{quality.FOOTNOTE} {quality.failures(found)}"
+    return f"Training quality: {first.task}, {first.steps:,} steps", [
+        Table(*quality.table(found), caption),
         points(front, title="Loss against optimizer state", x="optimizer state, MB", y="validation loss"),
         lines(curves, title="At these rates, mean of seeds", x="step", y="validation loss"),
         lines(sweeps, title="Every rate, mean of seeds", x="learning rate", y="validation loss", log_x=True),
@@ -277,10 +263,6 @@ def _cpu(row: Row) -> dict[int, float]:
 
 def _label(row: Row) -> str:
     return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
-
-
-def _loss(row: Row) -> float:
-    return math.inf if row["record"]["diverged"] or row["loss"] is None else float(row["loss"])
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,1 @@
+"""What all benchmarks share: options, timing, processes, results on disk."""

@@ -1,0 +1,1 @@
+"""How low a loss each optimizer reaches, at its own best learning rate."""

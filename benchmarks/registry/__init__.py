@@ -1,0 +1,1 @@
+"""The optimizers and the parameter lists that benchmarks choose from by name."""

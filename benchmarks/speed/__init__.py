@@ -1,0 +1,1 @@
+"""How long optimizer steps, sketches and online learners take."""

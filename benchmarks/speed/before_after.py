@@ -1,0 +1,147 @@
+"""Compare the step time of this tree with that of another checkout, interleaved in one run.
+
+    python -m benchmarks.speed.before_after OTHER_TREE [--rounds 12] [--pairs 3] [--problems block ...]
+
+The other tree is "before", this one is "after": a ratio below 1 means that this tree is faster. Each tree has
+a process of its own, pinned to the same core with one thread. The two take turns, and the order alternates.
+CPU time counts. Every pair of processes is new, because memory layout differs from process to process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.common.arguments import at_least, known
+from benchmarks.common.timing import Times, ratio
+from sketchy.experiments.mistakes import user_mistakes
+
+HERE = Path(__file__).parents[2]
+WORKER = "from benchmarks.speed.before_after_worker import main; main()"
+RANKS = {"block": 64, "matrix": 256, "transformer": 64}
+OPTIMIZERS = ("SketchyShampoo", "SketchySOAP")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Compare the step time of this tree with that of another checkout."""
+
+    other: Annotated[Path, tyro.conf.Positional]
+    """The other checkout: a directory with src/sketchy in it."""
+    problems: tuple[str, ...] = tuple(RANKS)
+    """Which weights are stepped; see benchmarks.registry.problems."""
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    """Which of our optimizers take the steps."""
+    rounds: int = 12
+    """Rounds of each pair of processes; a round times three steps in each tree."""
+    pairs: int = 3
+    """Pairs of processes, one after the other."""
+
+
+class Stepper:
+    """The worker process of one tree."""
+
+    def __init__(self, process: "subprocess.Popen[str]", tree: Path) -> None:
+        self._process, self._tree = process, tree
+        ready = self._read()
+        self.operations, self.parts = ready["operations"], ready["parts"]
+        if not Path(ready["source"]).is_relative_to(tree / "src"):
+            raise RuntimeError(f"{tree}: its process imported sketchy from {ready['source']}")
+
+    def seconds(self) -> float:
+        """CPU seconds of one step, mean over a round."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._read()["seconds"]
+
+    def _read(self) -> dict:  # type: ignore[type-arg]
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError(f"{self._tree}: its process ended with exit status {self._process.wait()}")
+        return json.loads(line)
+
+
+@contextmanager
+def stepper(tree: Path, *arguments: object) -> Iterator[Stepper]:
+    """Start the worker of a tree, and end it."""
+    command = [sys.executable, "-c", WORKER, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=HERE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield Stepper(process, tree)
+        finally:
+            process.kill()
+
+
+@dataclass
+class Comparison:
+    """One optimizer on one problem, in both trees."""
+
+    before: Times = field(default_factory=lambda: Times([]))
+    after: Times = field(default_factory=lambda: Times([]))
+    operations: str = ""
+
+
+def compare(
+    before: Path, after: Path, options: Options, case: Sequence[object], advance: Callable[[], object]
+) -> Comparison:
+    """Time both trees on a case (problem, optimizer, rank); ``advance`` is called after every round."""
+    found = Comparison()
+    for _ in range(options.pairs):
+        with ExitStack() as stack:
+            old, new = (stack.enter_context(stepper(tree, *case)) for tree in (before, after))
+            found.operations = f"{old.operations} ({old.parts}) → {new.operations} ({new.parts})"
+            turns = [(old, found.before), (new, found.after)]
+            for _ in range(options.rounds):
+                for worker, times in turns:
+                    times.rounds.append(worker.seconds())
+                turns.reverse()
+                advance()
+    return found
+
+
+def check(options: Options) -> None:
+    if not (options.other / "src" / "sketchy").is_dir():
+        raise ValueError(f"{options.other}: has no src/sketchy, so it is no checkout of this project")
+    known(RANKS, problems=options.problems)
+    known(OPTIMIZERS, optimizers=options.optimizers)
+    at_least(1, pairs=options.pairs)
+    at_least(2, rounds=options.rounds)  # for quartiles
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = tyro.cli(Options, prog="python -m benchmarks.speed.before_after", args=arguments)
+    with user_mistakes("benchmarks.speed.before_after"):
+        check(options)
+    before = options.other.resolve()
+    columns = ("problem", "optimizer", "rank", "after / before", "before", "after", "operations (parts)")
+    table = Table(*columns, box=box.SIMPLE_HEAD, title=f"CPU time of a step; before is {before.name}")
+    with Progress(transient=True) as progress:
+        for problem in options.problems:
+            for optimizer in options.optimizers:
+                case = problem, optimizer, RANKS[problem]
+                bar = progress.add_task(f"{problem}, {optimizer}", total=options.pairs * options.rounds)
+                found = compare(before, HERE, options, case, partial(progress.advance, bar))
+                progress.remove_task(bar)
+                times = (ratio(found.after, found.before), str(found.before), str(found.after))
+                table.add_row(*map(str, case), *times, found.operations)
+    Console(width=190).print(table)
+
+
+if __name__ == "__main__":
+    main()

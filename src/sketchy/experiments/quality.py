@@ -1,0 +1,276 @@
+"""Read the training runs of `benchmarks.quality`, and choose the learning rate to judge each optimizer at.
+
+The tables of the docs and of `sketchy report` both come from here.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sketchy.experiments import resume
+from sketchy.experiments.training import Record
+
+ENOUGH_SEEDS = 3
+FOOTNOTE = (
+    "Each optimizer is shown at the learning rate with the lowest mean loss, among those that ran on three "
+    "seeds or more. A star marks the lowest or highest rate that was tried. Seconds are CPU time of a whole "
+    "run without validation."
+)
+
+Losses = Mapping[float, Mapping[int, float]]  # by learning rate and seed
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An optimizer, at a rank if it takes one."""
+
+    optimizer: str
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        return self.optimizer if self.rank is None else f"{self.optimizer}, rank {self.rank}"
+
+    @property
+    def sketched(self) -> bool:
+        return self.optimizer.startswith("sketchy_")
+
+
+ADAMW = Variant("adamw")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    variant: Variant
+    rate: float
+    seed: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.variant}, rate {self.rate:g}, seed {self.seed}"
+
+
+Results = dict[Run, Record]
+
+
+def load(path: Path) -> Results:
+    """All finished runs of a file. A last line that was cut off is left out."""
+    return parse(resume.rows(path))
+
+
+def parse(rows: Iterable[dict[str, Any]]) -> Results:
+    """Runs from the lines of a file; other lines are ignored."""
+    results: Results = {}
+    for row in rows:
+        if "optimizer" in row:
+            record = Record.from_dict(row["record"])
+            variant = Variant(row["optimizer"], row["rank"])
+            results[Run(variant, row["rate"], record.seed, record.steps)] = record
+    return results
+
+
+def line(run: Run, record: Record) -> dict[str, Any]:
+    """The line of a run, which `parse` reads."""
+    names = {"optimizer": run.variant.optimizer, "rank": run.variant.rank, "rate": run.rate}
+    about = {"loss": record.loss, "commit": record.commit, "threads": record.threads}
+    return {**names, **about, "record": asdict(record)}
+
+
+def of_usual_length(results: Results) -> Results:
+    """The runs with the most common number of steps: longer and shorter ones can't be compared with them."""
+    if not results:
+        return {}
+    steps = statistics.mode(run.steps for run in results)
+    return {run: record for run, record in results.items() if run.steps == steps}
+
+
+def losses(results: Results, variant: Variant) -> dict[float, dict[int, float]]:
+    """The final losses of a variant."""
+    found: dict[float, dict[int, float]] = {}
+    for run, record in results.items():
+        if run.variant == variant:
+            found.setdefault(run.rate, {})[run.seed] = math.inf if record.diverged else record.loss
+    return found
+
+
+def means(losses: Losses) -> dict[float, float]:
+    """Mean loss by learning rate, over all seeds that ran at the rate; infinite if one of them diverged."""
+    return {rate: statistics.mean(losses[rate].values()) for rate in sorted(losses)}
+
+
+def best_rate(losses: Losses) -> float | None:
+    """The learning rate that a variant is judged at: the one with the lowest mean loss over all its seeds.
+
+    Only rates that ran on at least three seeds can win, because the best single run is often a lucky one.
+    Where no rate has three seeds, those with the most seeds can win. None if all of these diverged.
+
+    Rates may differ in their number of seeds. A mean of three is noisier than a mean of eight, so the minimum
+    favours it a little. The two other rules that we considered are worse:
+
+    - Compare the same few seeds of every rate. This ignores most of what was measured. Three seeds of AdamW
+      on the autoencoder prefer 0.008, with a mean of 183.6; over eight seeds this rate has a mean of 192.7,
+      and 0.002 is better.
+    - Compare only the rates with the most seeds. Then whoever chose where to run more seeds also chose the
+      winner.
+
+    Every rate in the file counts. That includes AdamW's best rate, at which the sketched optimizers run for
+    comparison. This may be one more try for them, so tables show the number of rates that were tried.
+
+    >>> best_rate({0.1: {0: 1.0}, 0.2: {0: 2.0, 1: 2.0, 2: 2.0}, 0.4: {0: 1.5, 1: 1.5, 2: 3.5}})
+    0.2
+    """
+    enough = min(ENOUGH_SEEDS, max(map(len, losses.values()), default=0))
+    candidates = {
+        rate: mean
+        for rate, mean in means(losses).items()
+        if len(losses[rate]) >= enough and math.isfinite(mean)
+    }
+    return min(candidates, key=candidates.__getitem__, default=None)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A variant at its best learning rate."""
+
+    variant: Variant
+    tried: Mapping[float, float]  # mean loss by learning rate
+    rate: float | None  # None if it failed or diverged at every rate
+    records: Sequence[Record]  # at this rate, one for each seed
+    at_adamws_rate: Sequence[Record]  # for the sketched optimizers
+    adamws_loss: float  # -inf if AdamW has no runs
+    error: str = ""  # why there is no rate
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the best rate is the lowest or highest that was tried: a better one may lie beyond."""
+        return len(self.tried) > 1 and self.rate in (min(self.tried), max(self.tried))
+
+    @property
+    def losses(self) -> list[float]:
+        return [record.loss for record in self.records]
+
+    @property
+    def loss(self) -> float:
+        return statistics.mean(self.losses) if self.records else math.inf
+
+    @property
+    def steps_to_adamws_loss(self) -> float | None:
+        """Mean over seeds; None if one of them never reached it."""
+        steps = [record.steps_to(self.adamws_loss) for record in self.records]
+        reached = [step for step in steps if step is not None]
+        return statistics.mean(reached) if reached and len(reached) == len(steps) else None
+
+    @property
+    def bytes(self) -> int:
+        return self.records[0].optimizer_bytes
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of a run, as if its first step, which may compile, took as long as the others.
+
+        Old records have no CPU time; their wall time is used.
+        """
+        return statistics.median(
+            r.cpu_seconds * r.step / max(1, r.step - 1) or r.seconds for r in self.records
+        )
+
+    @property
+    def share_in_step(self) -> float:
+        """The share of a run's time that is spent in the optimizer's step()."""
+        return statistics.median(r.optimizer_seconds / (r.seconds or 1.0) for r in self.records)
+
+    @property
+    def commits(self) -> list[str]:
+        return sorted({record.commit or "unknown" for record in self.records})
+
+
+def tuned(results: Results) -> list[Tuned]:
+    """Every variant at its best rate, in the order of the file."""
+    results = of_usual_length(results)
+
+    def at(variant: Variant, rate: float | None) -> list[Record]:
+        found = {run.seed: r for run, r in results.items() if (run.variant, run.rate) == (variant, rate)}
+        return [found[seed] for seed in sorted(found)]
+
+    base = best_rate(losses(results, ADAMW))
+    adamws_loss = statistics.mean(r.loss for r in at(ADAMW, base)) if base is not None else -math.inf
+    found = []
+    for variant in dict.fromkeys(run.variant for run in results):
+        tried = losses(results, variant)
+        rate = best_rate(tried)
+        errors = (record.error for run, record in results.items() if run.variant == variant)
+        found.append(
+            Tuned(
+                variant,
+                tried=means(tried),
+                rate=rate,
+                records=at(variant, rate),
+                at_adamws_rate=at(variant, base) if variant.sketched else [],
+                adamws_loss=adamws_loss,
+                error="" if rate is not None else next(filter(None, errors), "diverged"),
+            )
+        )
+    return found
+
+
+def header(found: Sequence[Tuned]) -> list[str]:
+    """The columns of a table, the most important ones first."""
+    classifies = any(record.accuracy is not None for each in found for record in each.records)
+    return [
+        "optimizer", "loss", *(["accuracy"] if classifies else []), "state, kB", "best rate", "seeds",
+        "steps to AdamW's loss", "at AdamW's rate", "seconds", "in step()", "rates tried", "commit",
+    ]  # fmt: skip
+
+
+def cells(each: Tuned, header: Sequence[str]) -> list[str]:
+    """One line of a table, for a variant that has a best rate."""
+    digits = 3 if max(each.losses) < 10 else 1
+    accuracies = [record.accuracy for record in each.records if record.accuracy is not None]
+    reached = each.steps_to_adamws_loss
+    found = {
+        "optimizer": str(each.variant),
+        "loss": around(each.losses, digits),
+        "accuracy": around(accuracies, 3) if accuracies else "",
+        "state, kB": f"{each.bytes / 1e3:,.0f}",
+        "best rate": f"{each.rate:g}{'*' if each.at_an_end else ''}",
+        "seeds": str(len(each.records)),
+        "steps to AdamW's loss": "never" if reached is None else f"{reached:.0f}",
+        "at AdamW's rate": around([r.loss for r in each.at_adamws_rate], digits),
+        "seconds": f"{each.seconds:.1f}",
+        "in step()": f"{each.share_in_step:.0%}",
+        "rates tried": str(len(each.tried)),
+        "commit": ", ".join(each.commits),
+    }
+    if each.variant == ADAMW:
+        found["steps to AdamW's loss"] = ""
+    return [found[name] for name in header]
+
+
+def table(found: Sequence[Tuned]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines, for the variants that have a best rate."""
+    names = header(found)
+    return names, [cells(each, names) for each in found if each.records]
+
+
+def failures(found: Sequence[Tuned]) -> str:
+    """A sentence about the variants that have no best rate; empty if there are none."""
+    failed = [f"{each.variant} ({each.error})" for each in found if not each.records]
+    return f"Without a result: {'; '.join(failed)}." if failed else ""
+
+
+def around(values: Sequence[float], digits: int) -> str:
+    """Mean ± standard deviation over the seeds.
+
+    >>> around([1.0, 2.0], 2), around([1.0], 1), around([1.0, float("inf")], 1), around([], 1)
+    ('1.50 ± 0.71', '1.0', 'diverged', '')
+    """
+    if not values:
+        return ""
+    if not all(math.isfinite(value) for value in values):
+        return "diverged"
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
