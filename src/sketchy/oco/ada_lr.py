@@ -44,8 +44,8 @@ class AdaLR(Learner):
         _, sigma, V = torch.linalg.svd(Q.mT @ G, full_matrices=False)
         self._basis = V
         self._roots = sigma.sqrt().masked_fill(broken.unsqueeze(-1), torch.nan)
-        y = (V @ g.unsqueeze(-1)).squeeze(-1) * self.eta * pseudo_power(self._roots + self.delta, -1.0)
-        return (y.unsqueeze(1) @ V).squeeze(1)
+        inside = self.eta * pseudo_power(self._roots + self.delta, -1.0)
+        return LowRank(V, inside, self._zeros(1)).apply(g)
 
     def _norm(self) -> Norm | None:
         return LowRank(self._basis, self._roots + self.delta, self.delta)

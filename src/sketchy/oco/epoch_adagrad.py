@@ -59,11 +59,7 @@ class EpochAdaGrad(Learner):
         if last % points == 0 if isinstance(points, int) else last == 0 or last in points:
             self._renew()
         self._learn(g)
-        largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, -0.5, largest=largest)
-        y = (self._directions @ g.unsqueeze(-1)).squeeze(-1)
-        inside = y * (pseudo_power(self._spectrum, -0.5, largest=largest) - outside)
-        return self.eta * (outside * g + (inside.unsqueeze(1) @ self._directions).squeeze(1))
+        return self.eta * self._power(-0.5).apply(g)
 
     def _learn(self, g: Tensor) -> None:
         if self.sketched:
@@ -84,6 +80,10 @@ class EpochAdaGrad(Learner):
             self._directions, self._outside = V.mT, torch.zeros_like(self.delta)
 
     def _norm(self) -> Norm | None:
+        return self._power(0.5)
+
+    def _power(self, power: float) -> LowRank:
+        """G^power for the G of the current epoch."""
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, 0.5, largest=largest)
-        return LowRank(self._directions, pseudo_power(self._spectrum, 0.5, largest=largest), outside)
+        inside, outside = (pseudo_power(mu, power, largest=largest) for mu in (self._spectrum, self._outside))
+        return LowRank(self._directions, inside, outside)

@@ -43,10 +43,9 @@ class GGT(Learner):
         self._basis = (V * pseudo_power(lam, -0.5).unsqueeze(-2)).mT @ self._window
         largest = torch.maximum(self._roots.amax(-1, keepdim=True), self.delta)
         threshold = noise_beside(self.delta)
-        weights = pseudo_power(self._roots + self.delta, -1.0, largest=largest, threshold=threshold)
+        inside = pseudo_power(self._roots + self.delta, -1.0, largest=largest, threshold=threshold)
         outside = pseudo_power(self.delta, -1.0, largest=largest, threshold=threshold)
-        y = (self._basis @ g.unsqueeze(-1)).squeeze(-1)
-        return self.eta * (outside * g + (((weights - outside) * y).unsqueeze(1) @ self._basis).squeeze(1))
+        return self.eta * LowRank(self._basis, inside, outside).apply(g)
 
     def _norm(self) -> Norm | None:
         return LowRank(self._basis, self._roots + self.delta, self.delta)

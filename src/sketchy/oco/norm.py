@@ -51,6 +51,11 @@ class LowRank:
     def rows(self, chosen: Tensor) -> "LowRank":
         return LowRank(self.basis[chosen], self.inside[chosen], self.outside[chosen])
 
+    def apply(self, x: Tensor) -> Tensor:
+        """S x for x (P, d)."""
+        inside = (self.inside - self.outside) * (self.basis @ x.unsqueeze(-1)).squeeze(-1)
+        return self.outside * x + (inside.unsqueeze(1) @ self.basis).squeeze(1)
+
     def dense(self, dim: int) -> Tensor:
         eye = torch.eye(dim, dtype=self.basis.dtype)
         rest = eye - self.basis.mT @ self.basis
@@ -81,8 +86,3 @@ def eigh(S: Tensor) -> tuple[Tensor, Tensor]:
     broken = ~S.isfinite().all(-1).all(-1)
     lam, V = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), 0.0))
     return lam.clamp(min=0).masked_fill(broken.unsqueeze(-1), torch.nan), V
-
-
-def apply(V: Tensor, weights: Tensor, x: Tensor) -> Tensor:
-    """V diag(weights) Vᵀ x for x (P, d)."""
-    return (V @ (weights.unsqueeze(-1) * (V.mT @ x.unsqueeze(-1)))).squeeze(-1)

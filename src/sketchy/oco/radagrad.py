@@ -8,7 +8,7 @@ from torch import Tensor
 from sketchy.core.arguments import check_count
 from sketchy.core.linalg import gaussian
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import Norm, pseudo_power
+from sketchy.oco.norm import LowRank, Norm, pseudo_power
 
 
 class RadaGrad(Learner):
@@ -44,9 +44,8 @@ class RadaGrad(Learner):
         _, sigma, W = torch.linalg.svd(S.mT @ Q)
         V = self._basis = W @ Q.mT
         self._roots = sigma.sqrt().masked_fill(broken.unsqueeze(-1), torch.nan)
-        y = (V @ g.unsqueeze(-1)).squeeze(-1)
-        inside = y * (pseudo_power(self._roots + self.delta, -1.0) - 1)
-        return self.eta * (g + (inside.unsqueeze(1) @ V).squeeze(1))
+        inside = pseudo_power(self._roots + self.delta, -1.0)
+        return self.eta * LowRank(V, inside, torch.ones_like(self.eta)).apply(g)
 
     def _norm(self) -> Norm | None:
         return None  # inside the basis the step may be longer than outside: no norm of the form B + c I

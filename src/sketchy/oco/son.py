@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import Dense, Norm, apply, eigh, pseudo_power
+from sketchy.oco.norm import Dense, LowRank, Norm, eigh, pseudo_power
 
 
 class SON(Learner):
@@ -23,7 +23,7 @@ class SON(Learner):
         scaled = g * (self.eta * self.round**0.5).rsqrt()
         self._curvature = torch.baddbmm(self._curvature, scaled.unsqueeze(-1), scaled.unsqueeze(-2))
         lam, V = eigh(self._curvature)
-        return apply(V, pseudo_power(lam, -1.0), g)
+        return LowRank(V.mT, pseudo_power(lam, -1.0), self._zeros(1)).apply(g)
 
     def _norm(self) -> Norm | None:
         return Dense(self._curvature)
