@@ -1,4 +1,4 @@
-"""The tables and pictures of the docs, made from benchmarks/results.
+"""The tables and pictures of the docs, made from benchmarks/results and from the registries of the package.
 
     python -m benchmarks.pages
 
@@ -7,7 +7,7 @@ in words is not: read it again.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import tyro
@@ -16,6 +16,8 @@ from rich.console import Console
 from benchmarks import estimate, ideas, quality, scaling, step_report, step_time, transfer
 from benchmarks.front import DOCS, Front
 from benchmarks.quality import RESULTS
+from sketchy import cli
+from sketchy.oco import LEARNERS
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,7 +35,19 @@ def _front_picture(task: str) -> bytes:
     return _front(task).picture()
 
 
+def _registered(kind: str, entries: Mapping[str, object]) -> str:
+    """A row for each entry of a registry: its name and the first line of its docstring."""
+    rows = [
+        f"| `{name}` | {(entry.__doc__ or '').partition(chr(10))[0]} |" for name, entry in entries.items()
+    ]
+    return "\n".join((f"| {kind} | |", "|---|---|", *rows))
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "commands": lambda: _registered(
+        "Command", {f"sketchy {name}": cli.command(name) for name in cli.COMMANDS}
+    ),
+    "learners": lambda: _registered("Learner", LEARNERS),
     "transfer": lambda: transfer.markdown(RESULTS, transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
     "step time, block": lambda: step_report.problem_markdown(step_time.load(step_time.RESULTS), "block"),

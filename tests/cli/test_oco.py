@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sketchy.cli.oco import oco
+from sketchy.cli.oco import learner_names, oco
+from sketchy.oco import LEARNERS
 
 # The real command, which sends itself (and its workers, as a terminal does) a real SIGINT on the way.
 INTERRUPTED = """
@@ -40,6 +41,10 @@ def rows(out: Path) -> list[dict[str, object]]:
     return found
 
 
+def test_help_lists_the_learners() -> None:
+    assert learner_names() == list(LEARNERS)
+
+
 def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "out"
     oco("digits", out, learners=("ogd,adagrad",), rows=150, grid=5, processes=1)
@@ -59,7 +64,7 @@ def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest
     ("options", "message"),
     [
         ({"data": "nothing"}, "data='nothing': no such file, and no known set; known are a9a"),
-        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ada-fd, ada-lr"),
         ({"rows": 0}, "rows=0: must be from 1 to 1797"),
         ({"grid": 0}, "grid=0: must be at least 1"),
         ({"processes": 0}, "processes=0: must be at least 1"),

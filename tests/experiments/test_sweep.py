@@ -120,8 +120,8 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
-        ({"learners": ()}, "must be different ones of ogd, adagrad"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ada-fd, ada-lr"),
+        ({"learners": ()}, "must be different ones of ada-fd, ada-lr"),
         ({"learners": ("ogd", "ogd")}, "must be different ones"),
         ({"grid": 0}, "grid=0: must be at least 1"),
     ],

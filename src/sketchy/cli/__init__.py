@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from inspect import signature
 
 from sketchy.cli.mistakes import last_words
 
@@ -56,21 +57,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(name: str, words: Sequence[str], passed_on: Sequence[str]) -> None:
     import tyro
 
-    command = _command(name)
+    call = command(name)
     if passed_on:
-        if name != "bench":
+        if "arguments" not in signature(call).parameters:
             print(f"sketchy {name}: takes nothing after --", file=sys.stderr)
             raise SystemExit(2)
-        command = partial(command, arguments=tuple(passed_on))
-    tyro.cli(command, prog=f"sketchy {name}", args=words)
+        call = partial(call, arguments=tuple(passed_on))
+    tyro.cli(call, prog=f"sketchy {name}", args=words)
 
 
-def _command(name: str) -> Callable[..., None]:
+def command(name: str) -> Callable[..., None]:
+    """The function of a command."""
     return getattr(import_module(f"sketchy.cli.{name}"), name)
 
 
 def _summary(name: str) -> str:
     """The first line of the command's docstring, for a terminal."""
-    first = (_command(name).__doc__ or "").partition("\n")[0]
+    first = (command(name).__doc__ or "").partition("\n")[0]
     width = max(60, shutil.get_terminal_size().columns - 1)
     return textwrap.fill(first, width, initial_indent=f"  {name:16}", subsequent_indent=18 * " ")

@@ -1,7 +1,10 @@
 """`sketchy oco`: the paper's online table, on any data set."""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments.paper import GRID_POINTS, PAPER_LEARNERS, SKETCH_SIZE
@@ -13,10 +16,19 @@ if TYPE_CHECKING:
     from sketchy.experiments.sweep import Plan
 
 
+def learner_names() -> list[str]:
+    """The keys of `sketchy.oco.LEARNERS`, read from the learners' files: importing them would load torch."""
+    files = sorted((Path(__file__).parents[1] / "oco").glob("*.py"))
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return [name for text in texts for name in re.findall(r'^    name = "(.+)"$', text, re.MULTILINE)]
+
+
 def oco(
     data: str,
     out: Path | None = None,
-    learners: tuple[str, ...] = PAPER_LEARNERS,
+    learners: Annotated[
+        tuple[str, ...], arg(help=f"Learners to run, any of {', '.join(learner_names())}.")
+    ] = PAPER_LEARNERS,
     rows: int | None = None,
     sketch_size: int = SKETCH_SIZE,
     grid: int = GRID_POINTS,
@@ -35,7 +47,6 @@ def oco(
     Args:
         data: a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer, or an svmlight file.
         out: Directory for the results; runs/DATA if not given.
-        learners: Which to run; also full-adagrad, son, ada-lr, radagrad, epoch-adagrad, ggt.
         rows: Only so many rows, the first ones.
         sketch_size: Rows of a sketch, the paper's l.
         grid: Settings for each learner, spread over 1e-6 to 1.

@@ -26,9 +26,6 @@ from sketchy.experiments.paper import SKETCH_SIZE as SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
 from sketchy.experiments.resume import load, refuse_others, save, write
 
-# These keep the delta they are given, and are tuned in both; the others start from 0.
-NEEDS_DELTA = ("ada-fd", "fd-son", "son", "ada-lr", "radagrad", "ggt")
-
 CHUNK = 64  # rounds between two looks at the clock, the reports and the wish to stop
 SAVE_EVERY = 20.0  # seconds
 
@@ -84,7 +81,7 @@ def plan(
 def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
     """The grid of a learner, as eta (points,) and delta (points,); the same number of points for everyone.
 
-    A learner of ``NEEDS_DELTA`` shares its points between both, the others have delta = 0.
+    A learner that needs delta shares its points between eta and delta; the others have delta = 0.
 
     >>> settings("ogd", 4)[0]
     tensor([1.0000e-06, 1.0000e-04, 1.0000e-02, 1.0000e+00], dtype=torch.float64)
@@ -92,7 +89,7 @@ def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
     (tensor([1.0000e-06, 1.0000e+00, 1.0000e-06, 1.0000e+00], dtype=torch.float64),
      tensor([1.0000e-06, 1.0000e-06, 1.0000e+00, 1.0000e+00], dtype=torch.float64))
     """
-    if learner not in NEEDS_DELTA:
+    if not oco.LEARNERS[learner].needs_delta:
         return _log_spaced(points), torch.zeros(points, dtype=torch.float64)
     lines = math.isqrt(points)  # one per delta; where points is no square, the first lines get one more
     lengths = [points // lines + (i < points % lines) for i in range(lines)]

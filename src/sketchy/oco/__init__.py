@@ -26,21 +26,12 @@ from sketchy.oco.rfd_son import RFDSON as RFDSON
 from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad
 from sketchy.oco.son import SON as SON
 
-_CLASSES: tuple[type[Learner], ...] = (
-    OGD,
-    AdaGrad,
-    FullAdaGrad,
-    SAdaGrad,
-    AdaFD,
-    SON,
-    FDSON,
-    RFDSON,
-    AdaLR,
-    RadaGrad,
-    EpochAdaGrad,
-    GGT,
-)
-LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in _CLASSES}
+# A learner is registered by its import above.
+LEARNERS: dict[str, type[Learner]] = {
+    value.name: value
+    for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Learner) and value is not Learner
+}
 
 
 def make(name: str, dim: int, *, sketch_size: int = 10, **options: Any) -> Learner:

@@ -13,6 +13,7 @@ class AdaFD(Sketched):
     """
 
     name = "ada-fd"
+    needs_delta = True
 
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
         return self.eta * pseudo_power(z.sqrt() + alpha, -1.0, threshold=self.threshold)

@@ -23,6 +23,7 @@ class AdaLR(Learner):
     """
 
     name = "ada-lr"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("covariance", "basis", "roots")
 

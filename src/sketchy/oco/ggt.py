@@ -21,6 +21,7 @@ class GGT(Learner):
     """
 
     name = "ggt"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("window", "basis", "roots")
 

@@ -26,6 +26,7 @@ class Learner(ABC):
 
     name: ClassVar[str]
     uses_sketch_size: ClassVar[bool] = False
+    needs_delta: ClassVar[bool] = False  # sweeps tune delta as well as eta; the others run at delta = 0
     _tensors: tuple[str, ...] = ()
 
     def __init__(

@@ -22,6 +22,7 @@ class RadaGrad(Learner):
     """
 
     name = "radagrad"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("projection", "sketch", "basis", "roots")
 

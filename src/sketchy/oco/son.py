@@ -14,6 +14,7 @@ class SON(Learner):
     """
 
     name = "son"
+    needs_delta = True
     _tensors = ("curvature",)
 
     def _begin(self) -> None:
