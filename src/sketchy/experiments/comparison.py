@@ -31,7 +31,7 @@ def contenders(rank: int) -> dict[str, Make]:
 
 
 @dataclass(frozen=True)
-class Row:
+class OptimizerResult:
     """One optimizer at its best rate; means over seeds."""
 
     optimizer: str
@@ -75,9 +75,9 @@ def runs(
         yield run, Record.from_dict(values)
 
 
-def rows(records: Sequence[tuple[Run, Record]]) -> list[Row]:
+def rows(records: Sequence[tuple[Run, Record]]) -> list[OptimizerResult]:
     """The best rate of each optimizer, by mean final loss; the first one is what others are held against."""
-    found: list[Row] = []
+    found: list[OptimizerResult] = []
     for name in dict.fromkeys(run.optimizer for run, _ in records):
         by_rate: dict[float, list[Record]] = {}
         for run, record in records:
@@ -89,12 +89,12 @@ def rows(records: Sequence[tuple[Run, Record]]) -> list[Row]:
     return found
 
 
-def _row(name: str, rate: float, records: Sequence[Record], target: float | None) -> Row:
+def _row(name: str, rate: float, records: Sequence[Record], target: float | None) -> OptimizerResult:
     losses = [record.loss for record in records]
     looks = zip(*(record.curve for record in records), strict=False)  # a diverged run has fewer
     reached = [None if target is None else record.steps_to(target) for record in records]
     steps = [step for step in reached if step is not None]
-    return Row(
+    return OptimizerResult(
         optimizer=name,
         rate=rate,
         loss=_mean(losses),
@@ -111,7 +111,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def picture(results: Sequence[Row], *, title: str) -> bytes:
+def picture(results: Sequence[OptimizerResult], *, title: str) -> bytes:
     """Validation loss against steps, one line an optimizer."""
     curves = {}
     for row in results:

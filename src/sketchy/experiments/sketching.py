@@ -16,7 +16,7 @@ from sketchy.frequent_directions import FrequentDirections
 
 
 @dataclass(frozen=True)
-class Row:
+class SketchResult:
     """One sketch of one stream; errors are operator norms relative to that of the covariance."""
 
     solver: str
@@ -41,7 +41,7 @@ def spectrum(vectors: Tensor) -> Tensor:
     return torch.linalg.svdvals(vectors.double()).square()
 
 
-def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
+def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[SketchResult]:
     """Stream the vectors one by one through a sketch of each rank, by both solvers."""
     C = vectors.double().T @ vectors.double()
     lam = spectrum(vectors)
@@ -53,7 +53,7 @@ def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
                 fd.update(vector)
             certified = float(fd.error_bound)
             seconds = time.perf_counter() - start
-            yield Row(
+            yield SketchResult(
                 solver=solver,
                 rank=fd.rank,
                 numbers=fd.rank * (fd.dim + 1) + 2,
@@ -65,7 +65,7 @@ def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
             )
 
 
-def picture(vectors: Tensor, results: Sequence[Row], *, title: str) -> bytes:
+def picture(vectors: Tensor, results: Sequence[SketchResult], *, title: str) -> bytes:
     """Left: the true spectrum and what sketches keep of it. Right: true, certified and promised error."""
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")

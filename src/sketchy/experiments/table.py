@@ -28,7 +28,7 @@ PAPER_ROWS = {"cifar10": 50_000, "gisette_scale": 6_000, "a9a": 32_561}
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingResult:
     """One setting of one learner."""
 
     learner: str
@@ -41,7 +41,7 @@ class Row:
     seconds: float  # its share of the pass, which ran all settings of the learner together
 
 
-def rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
+def rows(plan: Plan, results: Sequence[Result]) -> list[SettingResult]:
     """All settings of all learners, in the order of the plan and of the grids."""
     found = []
     for result in results:
@@ -51,25 +51,27 @@ def rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
         for eta, delta, loss, error in zip(
             result.eta.tolist(), result.delta.tolist(), losses, errors, strict=True
         ):
-            found.append(Row(result.learner, eta, delta, plan.sketch_size, plan.rows, loss, error, share))
+            found.append(
+                SettingResult(result.learner, eta, delta, plan.sketch_size, plan.rows, loss, error, share)
+            )
     return found
 
 
-def jsonl(rows: Sequence[Row]) -> str:
+def jsonl(rows: Sequence[SettingResult]) -> str:
     """One JSON object a line; inf is written as Python's json reads it."""
     return "".join(json.dumps(asdict(row)) + "\n" for row in rows)
 
 
-def ranking(rows: Sequence[Row]) -> list[Row]:
+def ranking(rows: Sequence[SettingResult]) -> list[SettingResult]:
     """The best setting of each learner by average loss, the best learner first."""
-    best: dict[str, Row] = {}
+    best: dict[str, SettingResult] = {}
     for row in rows:
         if row.learner not in best or row.average_loss < best[row.learner].average_loss:
             best[row.learner] = row
     return sorted(best.values(), key=lambda row: row.average_loss)
 
 
-def cells(plan: Plan, rows: Sequence[Row]) -> list[list[str]]:
+def cells(plan: Plan, rows: Sequence[SettingResult]) -> list[list[str]]:
     """The table as text, the header first; a column for the paper's numbers where it has some."""
     paper = PAPER.get(plan.data)
     header = ["place", "learner", "average loss", "paper", "error rate", "eta", "delta", "diverged"]
@@ -109,7 +111,7 @@ def comparable(plan: Plan) -> bool:
     return (plan.rows, plan.shuffle, plan.sketch_size, plan.grid) == theirs
 
 
-def markdown(plan: Plan, rows: Sequence[Row]) -> str:
+def markdown(plan: Plan, rows: Sequence[SettingResult]) -> str:
     """``table.md``."""
     header, *lines = cells(plan, rows)
     lines = [header, ["---"] * len(header), *lines]
