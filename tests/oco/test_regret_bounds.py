@@ -286,5 +286,5 @@ def test_a_used_learner_or_one_with_a_domain_is_refused() -> None:
         oco.make("ogd", 2, eta=1.0, domain=Ball()),
         oco.make("ogd", 2, eta=torch.ones(2)),
     ):
-        with pytest.raises(ValueError, match="give a new one"):
+        with pytest.raises(ValueError, match="give a new, plain one"):
             oco.observed_bound(learner, torch.ones(3, 2).double(), 1.0)

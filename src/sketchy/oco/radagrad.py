@@ -12,13 +12,13 @@ from sketchy.oco.norm import LowRank, Norm, pseudo_power
 
 
 class RadaGrad(Learner):
-    """RadaGrad (Krummenacher et al. 2016): AdaGrad from the random projection G Π alone; O(d l) memory.
+    """RadaGrad (Krummenacher et al. 2016): AdaGrad from a random projection G Π of G; O(d l) memory.
 
-    With Π Gaussian (d, l) of variance 1/l, drawn once from ``seed``: S ← S + g (Πᵀ g)ᵀ, Q R = S the QR
-    decomposition, U Σ Wᵀ = Sᵀ Q the SVD, V = Q W, and w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ g]: what
-    lies outside the basis takes a plain gradient step. All settings share Π.
+    Π (d, l) is Gaussian of variance 1/l, drawn once from ``seed``. S ← S + g (Πᵀ g)ᵀ. With the QR
+    decomposition Q R = S, the SVD U Σ Wᵀ = Sᵀ Q and V = Q W, w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ
+    g]: outside the basis this is a plain gradient step. All settings share Π.
 
-    No regret bound is known, only one afterwards, :func:`sketchy.oco.observed_bound`.
+    No regret bound is known in advance. :func:`sketchy.oco.observed_bound` gives one afterwards.
     """
 
     name = "radagrad"
@@ -40,7 +40,7 @@ class RadaGrad(Learner):
     def _step(self, g: Tensor) -> Tensor:
         self._sketch = torch.baddbmm(self._sketch, g.unsqueeze(-1), (g @ self._projection).unsqueeze(-2))
         broken = ~self._sketch.isfinite().all(-1).all(-1)
-        S = self._sketch.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises on nan
+        S = self._sketch.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises an error on nan
         Q, _ = torch.linalg.qr(S)
         _, sigma, W = torch.linalg.svd(S.mT @ Q)
         V = self._basis = W @ Q.mT
@@ -49,4 +49,4 @@ class RadaGrad(Learner):
         return self.eta * LowRank(V, inside, torch.ones_like(self.eta)).apply(g)
 
     def _norm(self) -> Norm | None:
-        return None  # inside the basis the step may be longer than outside: no norm of the form B + c I
+        return None  # the step may be longer inside the basis than outside: there is no norm B + c I for it

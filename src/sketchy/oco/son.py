@@ -10,7 +10,7 @@ from sketchy.oco.norm import Dense, LowRank, Norm, eigh, pseudo_power
 class SON(Learner):
     """SON (Luo et al. 2016), the online Newton step: w ← w - A⁻¹ g with A = δ I + Σ g gᵀ / (η √t).
 
-    The weights of the sum are those of FD-SON, its sketched form. O(d²) memory.
+    The sum has the same weights as in FD-SON, the sketched form of SON. O(d²) memory.
     """
 
     name = "son"
