@@ -205,14 +205,14 @@ def test_what_follows_two_dashes_is_refused_where_nobody_takes_it(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(name, "--", "--debug") == 2
-    assert capsys.readouterr().err == f"sketchy {name}: takes nothing after --\n"
+    assert capsys.readouterr().err == f"sketchy {name}: takes no arguments after --\n"
 
 
 def test_no_command_and_no_such_command_are_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert status() == 2
     assert "usage: sketchy COMMAND" in capsys.readouterr().out
     assert status("nothing") == 2
-    assert capsys.readouterr().err.startswith("sketchy: 'nothing' is no command; there are demo, memory")
+    assert capsys.readouterr().err.startswith("sketchy: unknown command 'nothing'; commands: demo, memory")
 
 
 def test_a_reader_who_has_enough_meets_no_traceback() -> None:

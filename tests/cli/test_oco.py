@@ -68,7 +68,7 @@ def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest
         ({"rows": 0}, "rows=0: must be from 1 to 1797"),
         ({"grid": 0}, "grid=0: must be at least 1"),
         ({"processes": 0}, "processes=0: must be at least 1"),
-        ({"out": Path(__file__)}, "can't be used"),
+        ({"out": Path(__file__)}, "cannot be used"),
         ({"data_dir": Path(__file__), "data": "a9a"}, "is not a directory"),
         ({"sketch_size": 1, "learners": ("s-adagrad",)}, "sketch_size=1"),
     ],
@@ -114,7 +114,7 @@ def test_interrupted_by_a_signal_and_resumed_equals_uninterrupted(
     command = (sys.executable, "command.py", *words, "--out", "stopped")
     stopped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, start_new_session=True)
     assert stopped.returncode == 130, stopped.stderr
-    assert "the same command goes on" in stopped.stdout
+    assert "run the same command to resume" in stopped.stdout
     assert not (tmp_path / "stopped" / "table.md").exists()
     monkeypatch.chdir(tmp_path)
     oco(**options, out=Path("stopped"), processes=1)  # type: ignore[arg-type]

@@ -102,7 +102,7 @@ MISTAKES = [
     ({"every": 0}, "every=0: must be at least 1"),
     ({"top": 1.5}, "top=1.5: must be a count"),
     ({"optimizer": "SketchyShampoo", "rank": 1}, "rank=1: must be an int, at least 2"),
-    ({"steps": 3, "every": 4}, "no records; a run must reach a step that --every divides"),
+    ({"steps": 3, "every": 4}, "no records; a run must reach a step that is a multiple of --every"),
     ({"from_": Path("nowhere.jsonl")}, "nowhere.jsonl"),
     ({"control": True, "trials": 1}, "trials=1: must be at least 2, for a standard error"),
 ]
@@ -127,7 +127,7 @@ def test_a_mistake_leaves_the_lines_of_an_earlier_run_alone(tmp_path):
 def test_a_run_that_leaves_the_numbers_is_drawn_so_far_and_exits_with_1(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         spectra(optimizer="AdamW", steps=40, every=1, rate=1e36, out=tmp_path)
-    assert stop.value.code == 1 and "left the numbers" in capsys.readouterr().err
+    assert stop.value.code == 1 and "diverged at step" in capsys.readouterr().err
 
 
 def options(optimizer: str = "Shampoo", **changes) -> experiment.Watched:

@@ -110,7 +110,7 @@ def test_a_directory_of_other_options_is_refused_by_what_differs(tmp_path: Path)
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     plan = sweep.plan(load("digits", rows=100), learners=("ogd",))
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="can't be used"):
+    with pytest.raises(ValueError, match="cannot be used"):
         sweep.claim(tmp_path / "file", plan)
     (tmp_path / "options.json").write_text("{")
     with pytest.raises(ValueError, match="not the options of a run"):

@@ -141,7 +141,7 @@ def claim(directory: Path, plan: Plan) -> None:
             write(path, json.dumps(mine, indent=2) + "\n")
         theirs = json.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f"out={str(directory)!r}: can't be used: {error.strerror}") from error
+        raise ValueError(f"out={str(directory)!r}: cannot be used: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not the options of a run: {error}") from error
     refuse_others(directory, theirs, mine)
