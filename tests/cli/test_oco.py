@@ -63,8 +63,8 @@ def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "nothing"}, "data='nothing': no such file, and no known set; known are a9a"),
-        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ada-fd, ada-lr"),
+        ({"data": "nothing"}, "data='nothing': no such file or known data set; known are a9a"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be distinct ones of ada-fd, ada-lr"),
         ({"rows": 0}, "rows=0: must be from 1 to 1797"),
         ({"grid": 0}, "grid=0: must be at least 1"),
         ({"processes": 0}, "processes=0: must be at least 1"),
@@ -93,7 +93,7 @@ def test_other_options_for_the_same_directory_are_refused(
     with pytest.raises(SystemExit) as caught:
         oco("digits", tmp_path, learners=("ogd",), rows=100, grid=3, processes=1)
     assert caught.value.code == 2
-    assert "grid is 2 there and 3 here" in capsys.readouterr().err
+    assert "grid was 2 and is now 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("processes", ["2", pytest.param("1", marks=pytest.mark.slow)])

@@ -100,7 +100,7 @@ MISTAKES = [
     ({"task": "nope"}, "task='nope': no such task"),
     ({"steps": 0}, "steps=0: must be at least 1"),
     ({"every": 0}, "every=0: must be at least 1"),
-    ({"top": 1.5}, "top=1.5: must be a count"),
+    ({"top": 1.5}, "top=1.5: must be a number"),
     ({"optimizer": "SketchyShampoo", "rank": 1}, "rank=1: must be an int, at least 2"),
     ({"steps": 3, "every": 4}, "no records; a run must reach a step that is a multiple of --every"),
     ({"from_": Path("nowhere.jsonl")}, "nowhere.jsonl"),
@@ -165,7 +165,7 @@ def test_a_stopped_run_is_not_gone_on_with_by_other_options(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         spectra(optimizer="Shampoo", steps=12, every=3, rank=9, out=tmp_path)
     assert stop.value.code == 2
-    assert "has results of other options (rank is 8 there and 9 here); choose" in capsys.readouterr().err
+    assert "holds results of other options (rank was 8 and is now 9); choose" in capsys.readouterr().err
     assert (tmp_path / "spectra.jsonl").read_text() == lines
     spectra(steps=12, every=3, rank=8, out=tmp_path)
     assert {r.step for r in read(tmp_path / "spectra.jsonl")} == {3, 6, 9, 12}
