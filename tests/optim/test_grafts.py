@@ -9,7 +9,7 @@ from torch import Tensor
 from cases import F32, F64
 from checks import assert_close
 from sketchy import SketchyShampoo
-from sketchy.core import graft, tasks
+from sketchy.core import moments, tasks
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import frobenius
 from sketchy.core.moments import like
@@ -34,10 +34,10 @@ def stepped(rule: str | None, G: Tensor, beta2: float = BETA2, eps: float = EPS)
         for p, own in zip(params, g, strict=True):
             p.grad = own.clone()
         stack = Stack(params, states, plan, group, due=True)
-        length = plan.parts.graft.update(stack, tasks.run(stack.gradients()))
+        length = plan.graft.update(stack, tasks.run(stack.gradients()))
         if g is not G[-1]:
             stack.keep()
-    return plan.parts.graft, stack, length
+    return plan.graft, stack, length
 
 
 def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
@@ -59,7 +59,7 @@ def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
 
 
 def rescaled(direction: Tensor, wanted: Tensor) -> Tensor:
-    return direction * like(graft.ratio(wanted, direction), direction)
+    return direction * like(moments.ratio(wanted, direction), direction)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def test_a_normalized_rule_does_not_mind_the_smallest_numbers(rule):
 def test_the_factored_rule_keeps_m_plus_n_numbers():
     def shapes(rule: str | None) -> list[tuple[int, ...]]:
         plan = SketchyShampoo.plan_of((6, 5, 4), F32, graft=rule, merge_dims=1)
-        return [slot.shape for slot in plan.parts.graft.slots.values()]
+        return [slot.shape for slot in plan.graft.slots.values()]
 
     assert shapes("factored") == [(6,), (20,)]
     assert shapes(None) == shapes("sgd") == []
@@ -194,7 +194,7 @@ def test_one_large_entry_does_not_lengthen_the_factored_step(outlier, rng):
     part, stack, _ = stepped("factored", G.unsqueeze(0), beta2=0.99, eps=0.0)
     limit = 4 * (32 * 24) ** 0.5
     length = part.length(stack, G, torch.ones(1, dtype=F64))
-    free = graft.factored_length(G, *part._factors(stack))
+    free = moments.factored_length(G, *part._factors(stack))
     assert_close(part.step(stack, G, length).flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
     assert length <= limit * (1 + 1e-12)
     assert (free > limit) == (outlier > 1)

@@ -145,8 +145,8 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
         plan = optimizer.plan_of(w.shape, w.dtype, **{**group, "path": w.path})
         if plan.path == "none":
             return Held(other=plan.bytes)
-        momentum = _bytes(plan.parts.momentum)
-        second_moment = _bytes(plan.parts.statistics) + _bytes(plan.parts.preconditioner)
+        momentum = _bytes(plan.momentum)
+        second_moment = _bytes(plan.statistics) + _bytes(plan.preconditioner)
         return Held(momentum, second_moment, plan.bytes - momentum - second_moment)
 
     return held

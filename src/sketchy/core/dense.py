@@ -29,7 +29,8 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
 def updated(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = None) -> Task[Sketch]:
     """`update` as a task."""
     U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
-    scale = yield from extreme_scale(frobenius(A) if norm is None else norm, lam[..., 0], A.dtype)
+    norm = frobenius(A) if norm is None else norm
+    scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is not None:
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
     C = (U * lam.unsqueeze(-2)) @ U.mT

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sketchy.core.tasks import Task, read, readable, reading, within
+from sketchy.core.tasks import Task, read, readable, reading, together, within
 from sketchy.core.tuned.panels import panels
 
 _LOW, _HIGH = 1e-8, 1e8  # matrices with norms between them are not scaled
@@ -37,16 +37,20 @@ def frobenius(A: Tensor) -> Tensor:
     return row_energy(A).sum(-1).sqrt()
 
 
-def extreme_scale(norm: Tensor, eigenvalue: Tensor, dtype: torch.dtype) -> Task[Tensor | None]:
-    """A power of two for each matrix (...) that makes max(norm, √eigenvalue) moderate; None: none is needed.
+def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) -> Task[Tensor | None]:
+    """A power of two for each matrix (...) that makes max(norm, √(β₂ past)) moderate; None: none is needed.
 
     It is 1 where both are moderate or zero, and in the range of ``dtype``.
     """
-    numbers = yield from reading(norm, eigenvalue)
-    if numbers is not None and all(_LOW < max(size, value**0.5) < _HIGH for size, value in numbers):
+    numbers = yield from reading(norm, past)
+    if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
         return None
-    magnitude = torch.maximum(norm, eigenvalue.sqrt())
     most = 126 if dtype == torch.float32 else 500
+    return (yield from together(_power_of_two, norm, past, beta2=beta2, most=most))
+
+
+def _power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:
+    magnitude = torch.maximum(norm, (beta2 * past).sqrt())
     power = torch.exp2(magnitude.log2().floor().clamp(-most, most))
     return torch.where((magnitude > 0) & ((magnitude < _LOW) | (magnitude > _HIGH)), power, 1.0)
 

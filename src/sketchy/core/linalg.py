@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.tasks import Numbers, Task, read, readable, together
-from sketchy.core.tuned.grams import lower_gram, lower_gram_of_triangle
-from sketchy.core.tuned.products import multiply
+from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
 # the sine of the angle between the column and the span of those before it. Above this value the loss
@@ -129,14 +128,14 @@ def left_singular_by_products(T: Tensor) -> Task[tuple[Tensor, Tensor]]:
     """
     if _in_double(T):
         D = T.double()
-        V, sigma = yield from together(_ritz_in_double, multiply(D.mT, D), dtype=T.dtype)
-        return multiply(D, V).to(T), sigma
+        V, sigma = yield from together(_ritz_in_double, D.mT @ D, dtype=T.dtype)
+        return (D @ V).to(T), sigma
     found = yield from gram_factor(T)
     if found is None:
         return left_singular(T, T.shape[-1])
     L, graded = found
     V, sigma = yield from together(_ritz, L, precision=torch.float64 if graded else T.dtype)
-    return multiply(T, V), sigma
+    return T @ V, sigma
 
 
 def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:

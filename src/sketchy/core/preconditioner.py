@@ -24,7 +24,7 @@ from sketchy.core.axes import fold, unfold
 from sketchy.core.extremes import as_weights
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, run, together
-from sketchy.core.tuned.products import add_outer_, multiply, product
+from sketchy.core.tuned.products import add_outer_, product
 
 # At or below this share of the largest eigenvalue, mass is rounding.
 _NEVER_SEEN = 1e-14
@@ -47,7 +47,7 @@ class InverseRoot:
 
     def apply_right_(self, x: Tensor) -> Tensor:
         """The same along the last axis of x (S, k, d)."""
-        return add_outer_(x, multiply(x, self.basis).mul_(self._gain_in(x)), self.basis)
+        return add_outer_(x, (x @ self.basis).mul_(self._gain_in(x)), self.basis)
 
     def _gain_in(self, x: Tensor) -> Tensor:
         return as_weights(self.gain, x).unsqueeze(-2)
@@ -64,12 +64,13 @@ def inverse_root_of(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> Task[InverseRoot]:
     """`inverse_root` as a task."""
+    d, l = sketch.basis.shape[-2:]
     gain, scale = yield from together(
         _gain_and_scale,
         sketch.eigenvalues,
         sketch.escaped_mass,
-        numbers=(float(sketch.dim),),
-        whole=sketch.rank == sketch.dim,
+        numbers=(float(d),),
+        whole=l == d,
         exponent=exponent,
         eps=eps,
         stale=stale,

@@ -114,18 +114,35 @@ def updated(
     first.
     """
     norm = frobenius(A) if norm is None else norm
-    scale = yield from extreme_scale(norm, beta2 * sketch.eigenvalues[..., 0], A.dtype)
+    scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
         return (yield from _fd_update(sketch, A, norm, beta2, solver, probing))
-    square, zero = scale.square(), torch.zeros_like(scale)
-    unit = Sketch(sketch.basis, sketch.eigenvalues / square.unsqueeze(-1), zero, zero)
-    new = yield from _fd_update(unit, divide(A, scale), norm / scale, beta2, solver, probing)
-    return Sketch(
-        new.basis,
-        new.eigenvalues * square.unsqueeze(-1),
-        beta2 * sketch.escaped_mass + new.escaped_mass * square,
-        beta2 * sketch.error_bound + new.error_bound * square,
-    )
+    lam, norm, zero = yield from together(_divided, sketch.eigenvalues, norm, scale)
+    unit = Sketch(sketch.basis, lam, zero, zero)
+    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing)
+    found = new.eigenvalues, new.escaped_mass, new.error_bound
+    past = sketch.escaped_mass, sketch.error_bound
+    return Sketch(new.basis, *(yield from together(_multiplied, *found, *past, scale, beta2=beta2)))
+
+
+def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """λ and ‖A‖ of a stream over ``scale``, and zeros for its past masses, which may be of any size."""
+    return eigenvalues / scale.square().unsqueeze(-1), norm / scale, torch.zeros_like(scale)
+
+
+def _multiplied(
+    lam: Tensor,
+    mass: Tensor,
+    bound: Tensor,
+    old_mass: Tensor,
+    old_bound: Tensor,
+    scale: Tensor,
+    *,
+    beta2: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """λ, ρ and error bound of the stream itself, with its past."""
+    square = scale.square()
+    return lam * square.unsqueeze(-1), beta2 * old_mass + mass * square, beta2 * old_bound + bound * square
 
 
 def _fd_update(
@@ -136,9 +153,11 @@ def _fd_update(
     weights = yield from together(_decayed, sketch.eigenvalues, beta2=beta2, dtype=U.dtype)
     Z, sigma = yield from _STEPS[solver](U, weights, A)  # Alg. 1, line 3: leading directions of C'
     rounding = certificate.rounding(A, traced=solver == "subspace")
-    kept, mass, bound, live = yield from together(_cut, sigma, norm, *old, numbers=rounding, beta2=beta2)
-    if live is None or not all(yes for (yes,) in live):
-        Z = fill(Z, _live(sigma))
+    kept, mass, bound, live, known = yield from together(
+        _cut, sigma, norm, *old, numbers=rounding, beta2=beta2
+    )
+    if known is None or not all(yes for (yes,) in known):
+        Z = fill(Z, live)
     if probing is not None and solver == "subspace":
         D = certificate.Residual(U, beta2 * sketch.eigenvalues, A, Z, kept)
         sharp = certificate.probed_loss(D, norm, sigma.double(), rounding, *probing)
@@ -151,11 +170,6 @@ def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> Tensor
     return (beta2 * eigenvalues).sqrt().to(dtype).square()
 
 
-def _live(sigma: Tensor) -> Tensor:
-    """Which singular values (..., l) are more than rounding."""
-    return sigma > NOISE * torch.finfo(sigma.dtype).eps * sigma[..., :1]
-
-
 def _cut(
     sigma: Tensor,
     norm: Tensor,
@@ -164,9 +178,9 @@ def _cut(
     bound: Tensor,
     *rounding: float | Tensor,
     beta2: float,
-) -> tuple[Tensor, Tensor, Tensor, Numbers]:
-    """The new λ, ρ and error bound from the eigenvalues σ (..., l) of C'^(1/2); whether all σ are live."""
-    live = _live(sigma)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
+    """The new λ, ρ and error bound from the eigenvalues σ (..., l) of C'^(1/2); which σ are live."""
+    live = sigma > NOISE * torch.finfo(sigma.dtype).eps * sigma[..., :1]
     sigma = sigma.double() * live
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
@@ -174,7 +188,13 @@ def _cut(
     lost = certificate.loss(
         beta2 * eigenvalues.sum(-1) + norm.square(), sigma[..., 0], kept, escaped, rounding
     )
-    return kept, torch.add(escaped, mass, alpha=beta2), lost.add_(bound, alpha=beta2), read(live.all(-1))
+    return (
+        kept,
+        torch.add(escaped, mass, alpha=beta2),
+        lost.add_(bound, alpha=beta2),
+        live,
+        read(live.all(-1)),
+    )
 
 
 def _exact_step(U: Tensor, weights: Tensor, A: Tensor) -> Task[tuple[Tensor, Tensor]]:

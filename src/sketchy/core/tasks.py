@@ -25,42 +25,37 @@ _READABLE = frozenset({"cpu"})  # devices whose values the host sees without wai
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Request:
     """Call ``function(*tensors, *numbers, **options)``, in one batch with requests that are alike."""
 
     function: Callable[..., Any]  # row by row: results have the leading dimension of the tensors
     tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions where the request is alone
-    numbers: tuple[float, ...]  # one value for all rows of this request; (S,) where requests differ in it
-    options: tuple[tuple[str, Any], ...]  # requests with other options go in another batch
+    numbers: tuple[float, ...] = ()  # one value for all rows; (S,) where requests differ in it
+    options: tuple[tuple[str, Any], ...] = ()  # requests with other options go in another batch
 
     @property
     def key(self) -> Any:
-        alike = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
-        return self.function, self.options, *alike
+        """What requests of one batch have in common."""
+        if self.function is read:  # it copies nothing to a batch, and needs none
+            return id(self)
+        return self.function, self.options, *((x.shape[1:], x.dtype, x.device) for x in self.tensors)
 
 
-@dataclass(frozen=True, eq=False)
-class Read:
-    """Read the values (S,) of each tensor; the answer is one tuple of numbers a row, or None."""
-
-    tensors: tuple[Tensor, ...]
-
-
-Task = Generator[Sequence[Batch | Read], Sequence[Any], T]
+Task = Generator[Sequence[Request], Sequence[Any], T]
 Numbers = list[tuple[float, ...]] | None
 
 
 def together(
     function: Callable[..., Any], *tensors: Tensor, numbers: Sequence[float] = (), **options: Any
 ) -> Task[Any]:
-    """Ask for ``function(*tensors, *numbers, **options)``; see `Batch`."""
-    (answer,) = yield [Batch(function, tensors, tuple(numbers), tuple(options.items()))]
+    """Ask for ``function(*tensors, *numbers, **options)``; see `Request`."""
+    (answer,) = yield [Request(function, tensors, tuple(numbers), tuple(options.items()))]
     return answer
 
 
 def reading(*tensors: Tensor) -> Task[Numbers]:
     """Ask for the values of tensors, to choose between two ways by; see `read`."""
-    (answer,) = yield [Read(tensors)]
+    (answer,) = yield [Request(read, tensors)]
     return answer
 
 
@@ -71,7 +66,7 @@ def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
     after task, so that only one of them holds large intermediate results.
     """
     results: dict[int, T] = {}
-    waiting: list[tuple[int, Task[T], Sequence[Batch | Read]]] = []
+    waiting: list[tuple[int, Task[T], Sequence[Request]]] = []
 
     def advance(i: int, task: Task[T], answers: Sequence[Any] | None) -> None:
         try:
@@ -128,29 +123,25 @@ def certain(condition: Tensor) -> bool:
     return numbers is not None and all(x for row in numbers for x in row)
 
 
-def _answers(requests: Sequence[Batch | Read]) -> list[Any]:
+def _answers(requests: Sequence[Request]) -> list[Any]:
     answers: list[Any] = [None] * len(requests)
     alike: dict[Any, list[int]] = {}
     for i, request in enumerate(requests):
-        if isinstance(request, Read):
-            answers[i] = read(*request.tensors)
-        else:
-            alike.setdefault(request.key, []).append(i)
+        alike.setdefault(request.key, []).append(i)
     for chosen in alike.values():
-        batches = [request for i in chosen if isinstance(request := requests[i], Batch)]
-        for i, answer in zip(chosen, _computed(batches), strict=True):
+        for i, answer in zip(chosen, _computed([requests[i] for i in chosen]), strict=True):
             answers[i] = answer
     return answers
 
 
-def _computed(batches: Sequence[Batch]) -> Sequence[Any]:
+def _computed(requests: Sequence[Request]) -> Sequence[Any]:
     """The results of requests that are alike, by one call."""
-    first, options = batches[0], dict(batches[0].options)
-    if len(batches) == 1:
+    first, options = requests[0], dict(requests[0].options)
+    if len(requests) == 1:
         return [first.function(*first.tensors, *first.numbers, **options)]
-    sizes = [len(batch.tensors[0]) for batch in batches]
-    tensors = [torch.cat(parts) for parts in zip(*(batch.tensors for batch in batches), strict=True)]
-    columns = zip(*(batch.numbers for batch in batches), strict=True)
+    sizes = [len(request.tensors[0]) for request in requests]
+    tensors = [torch.cat(parts) for parts in zip(*(request.tensors for request in requests), strict=True)]
+    columns = zip(*(request.numbers for request in requests), strict=True)
     numbers = [_one_for_each(values, sizes, tensors[0].device) for values in columns]
     return _split(first.function(*tensors, *numbers, **options), sizes)
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from sketchy.core.axes import Layout, layout
 from sketchy.optim.options import OPTIONS
-from sketchy.optim.parts import Parts
-from sketchy.optim.parts.contracts import Preconditioner, Weight
+from sketchy.optim.parts.contracts import Graft, Part, Preconditioner, Weight
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
@@ -34,12 +33,19 @@ class Design:
 
 @dataclass(frozen=True)
 class Plan:
-    """The way of a weight through a step."""
+    """The way of a weight through a step: its blocks and its parts."""
 
     path: str  # sketch or adam; none for a weight without entries
     layout: Layout
     work: torch.dtype  # of the arithmetic
-    parts: Parts
+    statistics: Sketches
+    preconditioner: Preconditioner
+    graft: Graft
+    momentum: Momentum
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.momentum, self.statistics, self.preconditioner, self.graft)
 
     @cached_property
     def slots(self) -> Slots:
@@ -51,7 +57,7 @@ class Plan:
 
     @property
     def axes(self) -> tuple[Axis | None, ...]:
-        return self.parts.statistics.axes
+        return self.statistics.axes
 
     @property
     def bytes(self) -> int:
@@ -61,13 +67,12 @@ class Plan:
     def create(self, device: torch.device) -> State:
         """The state of a parameter that has seen no gradient."""
         state = {name: slot.create(device) for name, slot in self.slots.items()}
-        self.parts.statistics.initialize_(state)
+        self.statistics.initialize_(state)
         return state
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of each covariance, if the state tells it."""
-        parts = self.parts
-        for part in (parts.graft, parts.preconditioner, parts.statistics):
+        for part in reversed(self.parts):
             energy = part.gradient_energy(state, options)
             if energy is not None:
                 return energy
@@ -104,14 +109,16 @@ def _plan(
     work = torch.float64 if not is_adam and options["sketch_dtype"] == "float64" else wide
     weight = Weight(cut, wide, work, options)
     statistics = Sketches.none(weight) if is_adam else Sketches.of(weight)
-    parts = Parts(
+    return Plan(
+        # a weight without entries has a state all the same: checkpoints want one of every parameter
+        path if math.prod(shape) else "none",
+        cut,
+        work,
         statistics=statistics,
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
         momentum=Momentum.of(weight),
     )
-    # a weight without entries has a state all the same: checkpoints want one of every parameter
-    return Plan(path if math.prod(shape) else "none", cut, work, parts)
 
 
 def together(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
@@ -136,7 +143,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         return 0
     stacks = 2 + (plan.path == "sketch") * (
         (plan.layout.count > 1)
-        + 2 * any(axis.exact for axis in plan.parts.statistics.live)
+        + 2 * any(axis.exact for axis in plan.statistics.live)
         + 2 * (len(plan.axes) > 2)
         + 2 * (options["start_step"] > 1)
         + 12 * (options.get("solver") == "exact")
@@ -150,5 +157,5 @@ def _sizes(plan: Plan, count: int) -> tuple[int, int]:
     blocks = count * plan.layout.count * plan.work.itemsize
     return (
         blocks * math.prod(plan.layout.block),
-        blocks * sum(axis.dim * axis.rank for axis in plan.parts.statistics.live),
+        blocks * sum(axis.dim * axis.rank for axis in plan.statistics.live),
     )

@@ -108,7 +108,7 @@ def known_covariances(
 ) -> Iterator[KnownCovariance]:
     """Axis by axis."""
     trace = plan.gradient_energy(state, options)
-    for axis in plan.parts.statistics.live:
+    for axis in plan.statistics.live:
         yield KnownCovariance(p, axis.name, axis.stored(state), axis.exact, trace, state["skipped"])
 
 

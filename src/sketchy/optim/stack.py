@@ -51,21 +51,28 @@ class Stack:
         self._old: dict[str, Tensor] = {}  # what was read of the state, stacked
         self._new: dict[str, Tensor] = {}  # what was written since
         self.count = self["step"] + 1  # (K,): good gradients, with this one
+        self._new["step"] = self.count
         self.steps = plan.layout.each(self.count)  # (S,)
-        self["step"] = self.count
 
     # ---- the state
 
     def __getitem__(self, name: str) -> Tensor:
         """The newest value of a slot: (K, ...), or (S, ...) where it is kept for each block."""
-        if name in self._new:
-            return self._new[name]
-        if name not in self._old:
-            self._old[name] = self.stacked(name)
-        return self._old[name]
+        return self._new[name] if name in self._new else self.read((name,))[0]
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self._new[name] = value
+
+    def read(self, names: Sequence[str]) -> list[Tensor]:
+        """The values of some slots before this step."""
+        for name in names:
+            if name not in self._old:
+                self._old[name] = self.stacked(name)
+        return [self._old[name] for name in names]
+
+    def write(self, values: Mapping[str, Tensor]) -> None:
+        """The values of some slots after this step."""
+        self._new.update(values)
 
     def own(self, name: str) -> list[Tensor]:
         """A slot of each parameter, where it lies."""
@@ -105,7 +112,7 @@ class Stack:
             whole = -whole
         blocks = layout.split(whole)
         matrix = as_matrix(blocks)
-        rows, columns = energies(matrix) if plan.parts.graft.by_columns else (row_energy(matrix), None)
+        rows, columns = energies(matrix) if plan.graft.by_columns else (row_energy(matrix), None)
         norm = rows.sum(-1).sqrt()
         size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
         limit = _TOO_LARGE[whole.dtype]
@@ -140,8 +147,9 @@ class Stack:
         """Write what has changed into the state, and let go of it."""
         changed = self._new
         if self.good is not None:
-            old = {name: self._old[name] if name in self._old else self.stacked(name) for name in changed}
-            changed = {name: _select(self.good, value, old[name]) for name, value in changed.items()}
+            old = self.read(tuple(changed))
+            pairs = zip(changed.items(), old, strict=True)
+            changed = {name: _select(self.good, new, before) for (name, new), before in pairs}
             changed["skipped"] = self["skipped"] + ~self.good
         self._scatter(changed)
         self._old, self._new = {}, {}

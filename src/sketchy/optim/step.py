@@ -13,16 +13,16 @@ from sketchy.optim.stack import Stack
 
 def step(stack: Stack) -> Task[None]:
     """Gradients → statistics → preconditioner → graft → momentum → direction → weights → state."""
-    parts = stack.plan.parts
+    plan = stack.plan
     G = yield from stack.gradients()  # bad ones are zero, and marked
     steps = yield from reading(stack.steps)
-    old = parts.statistics.read(stack)
-    new = yield from parts.statistics.update(stack, G, old)  # Alg. 3, line 5
-    learned = yield from parts.preconditioner.update(stack, G, old, new)
-    length = parts.graft.update(stack, G)
-    x, ahead = parts.momentum.update(stack, G)
+    old = plan.statistics.read(stack)
+    new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
+    learned = yield from plan.preconditioner.update(stack, G, old, new)
+    length = plan.graft.update(stack, G)
+    x, ahead = plan.momentum.update(stack, G)
     del G, old, new  # their memory is free for the direction
-    x, ahead = stack.plan.layout.split(x), stack.plan.layout.each(ahead)
+    x, ahead = plan.layout.split(x), plan.layout.each(ahead)
     direction, scale = _direction_(stack, steps, x, ahead, learned, length)  # Alg. 3, line 6
     stack.descend_(direction, scale)
     stack.keep()
@@ -37,15 +37,15 @@ def _direction_(
     of the graft's step, where the gradient gave it. Before its ``start_step`` a weight takes the graft's own
     step.
     """
-    parts, first = stack.plan.parts, stack.group["start_step"]
-    length = parts.graft.length(stack, x, ahead) if length is None else length
+    plan, first = stack.plan, stack.group["start_step"]
+    length = plan.graft.length(stack, x, ahead) if length is None else length
     early = None
-    if parts.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
-        early = parts.graft.step(stack, x * like(ahead, x), length)
+    if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
+        early = plan.graft.step(stack, x * like(ahead, x), length)
         if within(steps, -math.inf, first - 0.5):
             return early, torch.ones_like(ahead)
-    direction, scale = parts.preconditioner.apply_(stack, x, learned)
-    scale = parts.graft.rescale(stack, direction, ahead * scale, length)
+    direction, scale = plan.preconditioner.apply_(stack, x, learned)
+    scale = plan.graft.rescale(stack, direction, ahead * scale, length)
     if early is not None:
         started = like(stack.steps >= first, direction) > 0
         direction = torch.where(started, like(scale, direction) * direction, early)

@@ -16,23 +16,3 @@
 A part is made once for all weights of one shape and set of options (`of`), and holds no tensors. The values
 are the stack's: a part reads and writes its slots there.
 """
-
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from sketchy.optim.parts.contracts import Graft, Part, Preconditioner
-from sketchy.optim.parts.momentum import Momentum
-from sketchy.optim.parts.sketches import Sketches
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a weight's step."""
-
-    statistics: Sketches
-    preconditioner: Preconditioner
-    graft: Graft
-    momentum: Momentum
-
-    def __iter__(self) -> Iterator[Part]:
-        return iter((self.momentum, self.statistics, self.preconditioner, self.graft))

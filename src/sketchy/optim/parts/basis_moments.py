@@ -48,7 +48,7 @@ class BasisMoments:
 
     def apply_(self, stack: Stack, x: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
         U, V, moments = learned
-        group, rounding = stack.group, stack.plan.parts.momentum.rounding
+        group, rounding = stack.group, stack.plan.momentum.rounding
         parts = corrected.project(x, U, V)
         direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding)
         return direction, correction(group["betas"][1], stack.steps).sqrt()

@@ -27,13 +27,13 @@ class InverseRoots:
 
     @classmethod
     def of(cls, weight: Weight, statistics: Sketches) -> "InverseRoots":
-        return cls(weight.options["exponent"] or 1 / (2 * len(list(statistics.live))))
+        return cls(weight.options["exponent"] or 1 / (2 * len(statistics.live)))
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[Roots]:
-        eps, rounding = stack.group["eps"], stack.plan.parts.momentum.rounding
-        axes = list(stack.plan.parts.statistics.live)
+        eps, rounding = stack.group["eps"], stack.plan.momentum.rounding
+        axes = stack.plan.statistics.live
         tasks = []
         for axis in axes:
             sketch = new[axis.index]

@@ -1,6 +1,6 @@
 """Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the whole covariance."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -30,14 +30,19 @@ class Axis:
     dim: int  # d
     rank: int  # l
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """Whether the whole covariance is kept: nothing escapes."""
         return self.rank == self.dim
 
-    def stored(self, state: State | Stack) -> Sketch:
-        """The sketch as it is stored: (blocks, ...)."""
-        return Sketch(*(state[f"{self.name}_{field}"] for field in _FIELDS))
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of its slots, in the order of the fields of a sketch."""
+        return tuple(f"{self.name}_{field}" for field in _FIELDS)
+
+    def stored(self, state: State) -> Sketch:
+        """The sketch of a state, as it is stored: (blocks, ...)."""
+        return Sketch(*(state[name] for name in self.names))
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,10 @@ class Sketches:
         """Of a weight that takes Adam's path."""
         return cls((), weight.layout.count, Orthonormal(weight.wide), weight.work)
 
-    @property
-    def live(self) -> Iterator[Axis]:
-        return (axis for axis in self.axes if axis is not None)
+    @cached_property
+    def live(self) -> tuple[Axis, ...]:
+        """The axes that are preconditioned."""
+        return tuple(axis for axis in self.axes if axis is not None)
 
     @cached_property
     def slots(self) -> Slots:
@@ -80,15 +86,10 @@ class Sketches:
         slots = {"turn": replace(COUNTER, on_host=True)}
         for axis in self.live:
             shapes = ((axis.dim, axis.rank), (axis.index, None)), ((axis.rank,), (None,)), ((), ()), ((), ())
-            for field, (shape, follows) in zip(_FIELDS, shapes, strict=True):
-                is_basis = field == "basis"
-                slots[f"{axis.name}_{field}"] = Slot(
-                    Meaning.BASIS if is_basis else Meaning.SPECTRUM,
-                    shape,
-                    follows,
-                    self.codec if is_basis else FLOAT64,
-                    blocks=self.blocks,
-                )
+            meanings = (Meaning.BASIS, *[Meaning.SPECTRUM] * 3)
+            for name, meaning, (shape, follows) in zip(axis.names, meanings, shapes, strict=True):
+                codec = self.codec if meaning is Meaning.BASIS else FLOAT64
+                slots[name] = Slot(meaning, shape, follows, codec, blocks=self.blocks)
         return slots
 
     def initialize_(self, state: State) -> None:
@@ -99,7 +100,11 @@ class Sketches:
 
     def read(self, stack: Stack) -> list[Sketch | None]:
         """The sketch of each axis as it was before this step, its basis in the dtype of the arithmetic."""
-        return [None if axis is None else self._decoded(axis.stored(stack)) for axis in self.axes]
+        sketches: list[Sketch | None] = [None] * len(self.axes)
+        for axis in self.live:
+            basis, *rest = stack.read(axis.names)
+            sketches[axis.index] = Sketch(self.codec.decode(basis, self.work), *rest)
+        return sketches
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None]
@@ -129,17 +134,13 @@ class Sketches:
         exact = next((axis for axis in self.live if axis.exact), None)
         return None if exact is None else exact.stored(state).eigenvalues.sum(-1)
 
-    def _decoded(self, sketch: Sketch) -> Sketch:
-        return replace(sketch, basis=self.codec.decode(sketch.basis, self.work))
-
     def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
         """Store a sketch. What rounding its basis changes is part of its certified error."""
         if self.codec.dtype != self.work:
             basis = self.codec.encode(sketch.basis)
             error = exchange_error(sketch.basis, sketch.eigenvalues, self.codec.decode(basis, self.work))
             sketch = replace(sketch, basis=basis, error_bound=sketch.error_bound + error)
-        for field in _FIELDS:
-            stack[f"{axis.name}_{field}"] = getattr(sketch, field)
+        stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
 
     def _count_turn(self, stack: Stack) -> None:
         """Count gradients for ``update_every``. Bad ones count where the host can't know that they are."""
