@@ -21,6 +21,7 @@ from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plo
 from sketchy import cli
 from sketchy.oco import LEARNERS
 from sketchy.optim import options
+from sketchy.optim.parts.grafts import RULES
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -42,7 +43,7 @@ def _front_picture(task: str) -> bytes:
     return _front(task).picture()
 
 
-def _registered(kind: str, entries: Mapping[str, object]) -> str:
+def _registered(kind: str, entries: Mapping[Any, object]) -> str:
     """A row for each entry of a registry: its name and the first line of its docstring."""
     rows = [
         f"| `{name}` | {(entry.__doc__ or '').partition(chr(10))[0]} |" for name, entry in entries.items()
@@ -56,6 +57,7 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "learners": lambda: _registered("Learner", LEARNERS),
     "options": options.table,
+    "grafts": lambda: _registered("Graft", RULES),
     "transfer": lambda: rate_transfer.markdown(RESULTS, rate_transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
