@@ -66,7 +66,7 @@ def main(epochs: int = 8) -> tuple[list[float], list[float]]:
         fit(halted, epochs // 2, save=saved)
         fit(resumed, epochs, resume=saved)
     stopped = halted.losses + resumed.losses
-    print(f"in one go:          {once.losses[0]:.4f} -> {once.losses[-1]:.4f} in {len(once.losses)} steps")
+    print(f"uninterrupted:      {once.losses[0]:.4f} -> {once.losses[-1]:.4f} in {len(once.losses)} steps")
     print(f"stopped in between: {stopped[0]:.4f} -> {stopped[-1]:.4f} in {len(stopped)} steps")
     print("the same at every step" if once.losses == stopped else "NOT the same")
     return once.losses, stopped

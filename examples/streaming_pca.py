@@ -1,4 +1,4 @@
-"""PCA of a stream, scikit-learn style: `partial_fit` on FrequentDirections, beside IncrementalPCA, on digits.
+"""PCA of a stream with `partial_fit`, by FrequentDirections, compared with IncrementalPCA, on digits.
 
 python examples/streaming_pca.py
 

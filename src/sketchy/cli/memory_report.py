@@ -95,7 +95,7 @@ class Report:
         return [weight for weight in self.weights.values() if weight.group == group]
 
 
-# ---- for machines
+# ---- JSON
 
 
 def print_json(report: Report) -> None:
@@ -154,7 +154,7 @@ def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
     }
 
 
-# ---- for people
+# ---- tables and a picture
 
 
 def print_tables(report: Report, plot: Path | None) -> None:

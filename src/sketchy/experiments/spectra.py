@@ -196,7 +196,7 @@ _PARTS = 4  # row blocks of the product; blocks below the diagonal are not compu
 
 @dataclass(frozen=True)
 class Control:
-    """The intrinsic dimension of Gaussian covariances, beside the paper's."""
+    """The intrinsic dimension of Gaussian covariances, and the paper's."""
 
     columns: int  # the paper's d
     trials: int
