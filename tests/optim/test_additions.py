@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md promises of an option, a graft rule and an optimizer: each toy is added in one place."""
+"""What CONTRIBUTING.md promises of options, graft rules and optimizers: a toy is added in one place."""
 
 import copy
 import inspect

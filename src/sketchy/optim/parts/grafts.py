@@ -38,7 +38,7 @@ FLOOR = 0.5
 
 @dataclass(frozen=True)
 class Ungrafted:
-    """``graft=None``: a step keeps its own length."""
+    """A step keeps its own length."""
 
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Rule(ABC):
 
 
 class Sgd(Rule):
-    """The length of the momentum itself."""
+    """The length of the momentum. Keeps nothing."""
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
         return x
@@ -102,7 +102,7 @@ class Sgd(Rule):
 
 
 class Rows(Rule):
-    """Adam's length with one second moment for each row."""
+    """Adam's length with a second moment for each row. Keeps m numbers."""
 
     @classmethod
     def of(cls, weight: Weight) -> Self:
@@ -130,7 +130,7 @@ class Rows(Rule):
 
 
 class Own(Rows):
-    """A step's own length, or half of that by rows where it is shorter."""
+    """A step's own length, but at least half of that by rows. Keeps m numbers."""
 
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         assert length is not None
@@ -139,7 +139,7 @@ class Own(Rows):
 
 
 class Factored(Rows):
-    """Adam's length with second moments for rows and for columns."""
+    """Adam's length with second moments for rows and columns. Keeps m + n numbers."""
 
     by_columns: ClassVar[bool] = True
 
@@ -169,7 +169,7 @@ class Factored(Rows):
 
 
 class RmsProp(Rule):
-    """Adam's length with a second moment for each entry, as large as the weight."""
+    """Adam's length with a second moment for each entry. Keeps m n numbers."""
 
     @classmethod
     def of(cls, weight: Weight) -> Self:
@@ -207,14 +207,14 @@ class RmsProp(Rule):
 
 
 class Adagrad(RmsProp):
-    """The same with a sum for the average."""
+    """AdaGrad's length: as rmsprop, with sums of squares instead of averages. Keeps m n numbers."""
 
     def _decay(self, stack: Stack) -> float:
         return 1.0
 
 
 class _Normalized(RmsProp):
-    """Of gradients at length one; the length of the step is that of the gradient's, not of the momentum's."""
+    """Sees gradients of length one. The length is that of the rule's step for the gradient, not the momentum."""
 
     def update(self, stack: Stack, G: Gradient) -> Tensor:
         super().update(stack, G)
@@ -231,11 +231,11 @@ class _Normalized(RmsProp):
 
 
 class RmsPropNormalized(_Normalized):
-    pass
+    """As rmsprop, for gradients divided by their norm. Keeps m n numbers."""
 
 
 class AdagradNormalized(_Normalized, Adagrad):
-    pass
+    """As adagrad, for gradients divided by their norm. Keeps m n numbers."""
 
 
 RULES: dict[str | None, type[Graft]] = {
