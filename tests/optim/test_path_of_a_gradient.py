@@ -1,0 +1,17 @@
+"""The path of one gradient stays as short as it is; a change that makes it longer says so here."""
+
+import pytest
+
+from optim.path_of_a_gradient import traced
+
+# files, calls from file to file, kinds of records made. Lower these when they fall.
+LONGEST = {"SketchyShampoo": (22, 141, 4), "SketchySOAP": (23, 146, 4)}
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_one_gradient_passes_few_files_calls_and_records(name: str) -> None:
+    path = traced(name)
+    files, calls, records = LONGEST[name]
+    assert len(path.files) <= files, path.files
+    assert path.between.total() <= calls
+    assert len(+path.records) <= records, path.records
