@@ -1,4 +1,4 @@
-"""Which files, functions and records one gradient of one matrix passes in a step, after a few steps before it.
+"""Print which files, functions and records one gradient of one matrix passes in a step.
 
 PYTHONPATH=src python tests/optim/path_of_a_gradient.py SketchySOAP
 """
@@ -76,7 +76,5 @@ if __name__ == "__main__":
     path = traced(sys.argv[1] if len(sys.argv) > 1 else "SketchyShampoo")
     driver = sum(n for pair, n in path.between.items() if DRIVER in (pair[0][0], pair[1][0]))
     print(*path.files, sep="\n")
-    print(
-        f"{len(path.files)} files, {len(path.functions)} functions, {path.between.total()} calls from file to file"
-        f" ({driver} of them to and from {DRIVER}), records made: {dict(+path.records)}"
-    )
+    print(f"{len(path.files)} files, {len(path.functions)} functions, records made: {dict(+path.records)}")
+    print(f"{path.between.total()} calls from file to file, {driver} of them to and from {DRIVER}")

@@ -214,7 +214,7 @@ class Adagrad(RmsProp):
 
 
 class _Normalized(RmsProp):
-    """Sees gradients of length one. The length is that of the rule's step for the gradient, not the momentum."""
+    """Sees gradients of length one. The length is that of its step for the gradient, not the momentum."""
 
     def update(self, stack: Stack, G: Gradient) -> Tensor:
         super().update(stack, G)
