@@ -120,7 +120,7 @@ def fits(rows: Sequence[Row]) -> Iterator[list[str]]:
 
 
 COLUMNS = (
-    "size", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
+    "variable", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
     "operations",
 )  # fmt: skip
 

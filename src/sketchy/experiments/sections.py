@@ -1,4 +1,4 @@
-"""Kinds of result files, each known by the keys of its rows, and what a report shows of them."""
+"""The kinds of result files that `sketchy report` knows, and what it shows of each."""
 
 import json
 import math
@@ -11,12 +11,12 @@ from typing import Any
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
 
 Row = dict[str, Any]
-Blocks = tuple[str, list[Table | Plot]]  # with the title of their section
+Blocks = tuple[str, list[Table | Plot]]  # the title of a section, and its contents
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Files whose rows all have these keys, and what is shown of them."""
+    """A kind of file: all rows have these keys, and ``build`` makes a section of them."""
 
     keys: frozenset[str]
     build: Callable[[Path, list[Row]], Blocks]
@@ -199,17 +199,17 @@ def _quality(path: Path, rows: list[Row]) -> Blocks:
 
 def _step_time(path: Path, rows: list[Row]) -> Blocks:
     def steps(row: Row) -> bool:
-        """Others are what a step is held against: its products alone, or the passes before it."""
+        """Whether a row is an optimizer: others are what a step is compared with."""
         return not row["optimizer"].endswith(" floor") and row["optimizer"] != "forward and backward"
 
     shown: list[Table | Plot] = []
     for problem, own in _groups(rows, "problem").items():
         adamw = next((_cpu(row) for row in own if row["optimizer"] == "adamw"), {})
-        cells, times = [], {}
+        cells, times, failed = [], {}, []
         for row in own:
             label, cpu = _label(row), _cpu(row)
             if row["error"] is not None or not cpu:
-                cells.append([label, "", "", "", "", row["error"] or "no rounds"])
+                failed.append(f"{label} ({row['error'] or 'no rounds'})")
                 continue
             low, middle, high = _quartiles(list(cpu.values()))
             ratios = [cpu[i] / adamw[i] for i in cpu.keys() & adamw.keys()]  # round by round
@@ -218,10 +218,11 @@ def _step_time(path: Path, rows: list[Row]) -> Blocks:
             spread = f"{_number(low)} to {_number(high)}"
             cells.append([label, _number(middle), ratio, state, spread, row["settings"]])
             times[label] = middle
+        caption = f"{_machine(own[0])}." + (f" Without a result: {'; '.join(failed)}." if failed else "")
         header = (problem, "CPU ms a step", "times AdamW", "state, MB", "quartiles", "settings")
         ours = [_label(row) for row in own if row["optimizer"].startswith("sketchy") and steps(row)]
         shown += [
-            Table(header, cells, _machine(own[0]), notes=True),
+            Table(header, cells, caption, notes=True),
             bars(times, title=f"{problem}: one step", x="CPU ms", strong=ours),
         ]
     return "Step time", shown
@@ -277,7 +278,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Slope of log y against log x."""
+    """The slope of log y against log x."""
     return statistics.linear_regression([math.log(x) for x in xs], [math.log(y) for y in ys]).slope
 
 
