@@ -79,7 +79,7 @@ def test_lines_of_old_versions_are_read_and_their_code_is_unknown(tmp_path: Path
     assert row.commits == ["unknown"] and row.seconds == 3.0 and load_budget(tmp_path / "q.jsonl") == Budget()
 
 
-def test_whoever_raises_is_a_row_with_its_message_and_the_others_go_on(
+def test_an_optimizer_that_raises_keeps_its_message_and_the_others_continue(
     ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(tmp_path / "q.jsonl", "--optimizers", "adafactor", "adamw")

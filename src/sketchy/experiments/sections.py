@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
+from sketchy.experiments.summary import exponent, quartiles
 
 Row = dict[str, Any]
 Blocks = tuple[str, list[Table | Plot]]  # the title of a section, and its contents
@@ -79,7 +80,7 @@ def _counterexample(path: Path, rows: list[Row]) -> Blocks:
     horizons = sorted({row["rounds"] for row in rows})
     values = {name: dict(zip(xs, ys, strict=True)) for name, (xs, ys) in curves.items()}
     cells = [[f"{T:,}", *(_number(own.get(T)) for own in values.values())] for T in horizons]
-    exponents = ["exponent", *(f"{_exponent(xs, ys):.3f}" for xs, ys in curves.values())]
+    exponents = ["exponent", *(f"{exponent(xs, ys):.3f}" for xs, ys in curves.values())]
     plot = lines(curves, title="Growth with T", x="rounds T", y="bound, regret", log_x=True, log_y=True)
     return "Observation 2: bounds and regrets", [Table(("T", *curves), [*cells, exponents]), plot]
 
@@ -211,7 +212,7 @@ def _step_time(path: Path, rows: list[Row]) -> Blocks:
             if row["error"] is not None or not cpu:
                 failed.append(f"{label} ({row['error'] or 'no rounds'})")
                 continue
-            low, middle, high = _quartiles(list(cpu.values()))
+            low, middle, high = quartiles(list(cpu.values()))
             ratios = [cpu[i] / adamw[i] for i in cpu.keys() & adamw.keys()]  # round by round
             ratio = f"{statistics.median(ratios):.2f}" if ratios and steps(row) else ""
             state = "" if row["state_bytes"] is None else f"{row['state_bytes'] / 1e6:,.1f}"
@@ -235,13 +236,13 @@ def _scaling(path: Path, rows: list[Row]) -> Blocks:
         for name, some in _groups(own, "optimizer").items():
             sizes, times = [r["size"] for r in some], [statistics.median(_cpu(r).values()) for r in some]
             curves[name] = (sizes, times)
-            exponent = f"{_exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
+            slope = f"{exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
             cells.append(
                 [
                     f"{name} in {variable}",
                     " · ".join(map(str, sizes)),
                     " · ".join(map(_number, times)),
-                    exponent,
+                    slope,
                 ]
             )
         title, y = f"Growth with {variable}", "CPU ms a step"
@@ -268,18 +269,6 @@ def _label(row: Row) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
-
-
-def _exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The slope of log y against log x."""
-    return statistics.linear_regression([math.log(x) for x in xs], [math.log(y) for y in ys]).slope
 
 
 def _groups(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
