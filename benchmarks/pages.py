@@ -1,4 +1,4 @@
-"""Write the tables and pictures of the docs from benchmarks/results.
+"""Write the tables and pictures of the docs from benchmarks/results and the registries of the package.
 
     python -m benchmarks.pages
 
@@ -7,7 +7,7 @@ table: check by hand that it is still true.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,10 @@ from benchmarks.common.results import RESULTS, load
 from benchmarks.quality import compare, rate_transfer
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
+from sketchy import cli
+from sketchy.oco import LEARNERS
+from sketchy.optim import options
+from sketchy.optim.parts.grafts import RULES
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -39,7 +43,21 @@ def _front_picture(task: str) -> bytes:
     return _front(task).picture()
 
 
+def _registered(kind: str, entries: Mapping[Any, object]) -> str:
+    """A row for each entry of a registry: its name and the first line of its docstring."""
+    rows = [
+        f"| `{name}` | {(entry.__doc__ or '').partition(chr(10))[0]} |" for name, entry in entries.items()
+    ]
+    return "\n".join((f"| {kind} | |", "|---|---|", *rows))
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "commands": lambda: _registered(
+        "Command", {f"sketchy {name}": cli.command(name) for name in cli.COMMANDS}
+    ),
+    "learners": lambda: _registered("Learner", LEARNERS),
+    "options": options.table,
+    "grafts": lambda: _registered("Graft", RULES),
     "transfer": lambda: rate_transfer.markdown(RESULTS, rate_transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),

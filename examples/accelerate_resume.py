@@ -1,4 +1,4 @@
-"""Accelerate: `save_state`, `load_state`, and going on as if nothing had happened, on scikit-learn's digits.
+"""Accelerate: `save_state`, `load_state` and an exact resume, on scikit-learn's digits.
 
 python examples/accelerate_resume.py       # pip install accelerate
 """
@@ -19,7 +19,7 @@ import sketchy
 def train(
     epochs: range, total: int, *, load: Path | None = None, save: Path | None = None
 ) -> dict[str, Tensor]:
-    """Train for some of the epochs, from a saved state or from the start; the weights at the end."""
+    """Train for some of the epochs, from a saved state or from the start. Returns the final weights."""
     set_seed(0)
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     model: nn.Module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -47,7 +47,7 @@ def train(
 
 
 def main(epochs: int = 6) -> float:
-    """Train in one go and with a stop in the middle; print and return how far the weights are apart."""
+    """Train without and with a stop in the middle; print and return the difference of the weights."""
     once = train(range(epochs), epochs)
     with tempfile.TemporaryDirectory() as directory:
         half, saved = epochs // 2, Path(directory) / "half"

@@ -2,9 +2,9 @@
 
 python examples/accumulation_amp.py
 
-The scaler is there for float16 on an accelerator; here it shows that scaled gradients, and steps that it
-skips because a gradient overflowed, pass the optimizer as they pass AdamW. Where a virtual machine announces
-AMX and forbids it ("Illegal instruction"), set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16.
+A scaler is needed only for float16 on an accelerator. Here it shows that scaled gradients, and steps that are
+skipped because a gradient overflowed, work as with AdamW. Some virtual machines announce AMX but forbid it
+("Illegal instruction"): set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 there.
 """
 
 import torch
@@ -32,12 +32,12 @@ def main(
         for part in rows.split(micro_batch):
             with torch.autocast("cpu", torch.bfloat16, enabled=amp):
                 loss = nn.functional.cross_entropy(model(images[part]), labels[part]) / micro_batches
-            scaler.scale(loss).backward()  # gradients add up
+            scaler.scale(loss).backward()  # adds to the gradients
             total += loss.item()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scale = scaler.get_scale()
-        scaler.step(optimizer)  # not taken where a gradient is not finite; neither weights nor state change
+        scaler.step(optimizer)  # skipped if a gradient is not finite; then neither weights nor state change
         scaler.update()
         optimizer.zero_grad()
         skipped += scaler.get_scale() < scale

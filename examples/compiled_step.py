@@ -1,6 +1,6 @@
 """A compiled step: `torch.compile(optimizer.step)`, compared with the eager one at every step, on digits.
 
-python examples/compiled_step.py           # the step asks the compiler to leave it as it is
+python examples/compiled_step.py           # the step tells the compiler to run it eagerly
 """
 
 import time
@@ -17,7 +17,7 @@ import sketchy
 def main(
     steps: int = 10, rank: int = 8, widths: tuple[int, ...] = (64, 10), optimizer_name: str = "SketchyShampoo"
 ) -> list[float]:
-    """Train two equal networks, one with a compiled step; print and return their relative distances."""
+    """Train two equal networks, one with a compiled step; print and return the relative differences."""
     torch.manual_seed(0)
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = images.float() / 16

@@ -33,7 +33,7 @@ def train(way: str, steps: int, lr: float, rank: int) -> list[float]:
     config = GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4)
     config.bos_token_id = config.eos_token_id = None  # bytes have none
     model = GPT2LMHeadModel(config)
-    # Without `params` the Trainer makes two groups without names, in which embeddings look like any matrix.
+    # Without `params` the Trainer makes two groups without names. Embeddings then look like any other matrix.
     options: dict[str, Any] = {"params": sketchy.param_groups(model), "lr": lr, "rank": rank}
     if way == "optimizer_cls_and_kwargs":
         how: dict[str, Any] = {"optimizer_cls_and_kwargs": (sketchy.SketchySOAP, options)}
@@ -60,7 +60,7 @@ def train(way: str, steps: int, lr: float, rank: int) -> list[float]:
 
 
 def main(steps: int = 60, lr: float = 3e-3, rank: int = 32) -> dict[str, list[float]]:
-    """Train both ways, print and return their losses, every tenth step."""
+    """Train both ways; print and return the loss of every tenth step."""
     losses = {way: train(way, steps, lr, rank) for way in ("optimizer_cls_and_kwargs", "optimizers")}
     for way, curve in losses.items():
         print(f"{way:25}", *(f"{loss:.4f}" for loss in curve))

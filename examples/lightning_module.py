@@ -51,11 +51,11 @@ def fit(model: Digits, until: int, save: Path | None = None, resume: Path | None
     )
     trainer.fit(model, loader, ckpt_path=resume, weights_only=True)
     if save is not None:
-        trainer.save_checkpoint(save, weights_only=False)  # the optimizer's state, too
+        trainer.save_checkpoint(save, weights_only=False)  # with the optimizer's state
 
 
 def main(epochs: int = 8) -> tuple[list[float], list[float]]:
-    """Train in one go, and with a stop in the middle; print and return the losses of every step of both."""
+    """Train without and with a stop in the middle; print and return the losses of both."""
     seed_everything(0, verbose=False)
     once = Digits(epochs)
     halted, resumed = Digits(epochs), Digits(epochs)
@@ -66,7 +66,7 @@ def main(epochs: int = 8) -> tuple[list[float], list[float]]:
         fit(halted, epochs // 2, save=saved)
         fit(resumed, epochs, resume=saved)
     stopped = halted.losses + resumed.losses
-    print(f"in one go:          {once.losses[0]:.4f} -> {once.losses[-1]:.4f} in {len(once.losses)} steps")
+    print(f"uninterrupted:      {once.losses[0]:.4f} -> {once.losses[-1]:.4f} in {len(once.losses)} steps")
     print(f"stopped in between: {stopped[0]:.4f} -> {stopped[-1]:.4f} in {len(stopped)} steps")
     print("the same at every step" if once.losses == stopped else "NOT the same")
     return once.losses, stopped

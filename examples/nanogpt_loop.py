@@ -1,8 +1,8 @@
 """A nanoGPT-style loop: character GPT, parameter groups, warm-up, cosine, clipping, checkpoint and resume.
 
-python examples/nanogpt_loop.py            # --resume goes on from the checkpoint; --help has the rest
+python examples/nanogpt_loop.py            # --resume continues from the checkpoint; --help lists all options
 
-The text is Tiny Shakespeare where $SKETCHY_DATA has it, else the source of Python's own argparse.
+The text is Tiny Shakespeare if $SKETCHY_DATA has it, otherwise the source of Python's argparse.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class GPT(nn.Module):
         )
         self.blocks = nn.TransformerEncoder(block, layers, nn.LayerNorm(width), enable_nested_tensor=False)
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
-        self.lm_head.weight = self.wte.weight  # tied, as in GPT-2: it goes where the embedding goes
+        self.lm_head.weight = self.wte.weight  # tied, as in GPT-2: treated like the embedding
         nn.init.normal_(self.wte.weight, std=0.02)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ def main(
     width: int = 64,
     checkpoint: Path = Path("runs/nanogpt.pt"),
     resume: bool = False,
-    stop_after: int | None = None,  # steps; as if the machine had gone away
+    stop_after: int | None = None,  # steps; simulates a crash
 ) -> tuple[GPT, list[float]]:
-    """Train; return the model and the losses of the steps that were made."""
+    """Train; return the model and the losses of the steps taken."""
     torch.manual_seed(0)
     text = read_text()
     symbols = sorted(set(text))
@@ -79,7 +79,7 @@ def main(
     for step in range(start, steps if stop_after is None else stop_after):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, lr)
-        generator = torch.Generator().manual_seed(step)  # a batch follows from its step: nothing to save
+        generator = torch.Generator().manual_seed(step)  # the step determines the batch: nothing to save
         at = torch.randint(len(tokens) - 65, (16, 1), generator=generator) + torch.arange(65)
         loss = model(tokens[at[:, :-1]], tokens[at[:, 1:]])
         optimizer.zero_grad(set_to_none=True)

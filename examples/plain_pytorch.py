@@ -1,4 +1,4 @@
-"""A plain training loop on scikit-learn's digits: what was AdamW is SketchySOAP, nothing else changes.
+"""A plain training loop on scikit-learn's digits: SketchySOAP replaces AdamW, and nothing else changes.
 
 python examples/plain_pytorch.py
 """
@@ -11,7 +11,7 @@ import sketchy
 
 
 def main(steps: int = 200, batch: int = 128, lr: float = 3e-3, rank: int = 16, seed: int = 0) -> list[float]:
-    """Train, print and return the loss of every step."""
+    """Train; print and return the loss of every step."""
     torch.manual_seed(seed)
     images, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))
     images = images.float() / 16

@@ -1,8 +1,8 @@
-"""PCA of a stream, scikit-learn style: `partial_fit` on FrequentDirections, beside IncrementalPCA, on digits.
+"""PCA of a stream with `partial_fit`, by FrequentDirections, compared with IncrementalPCA, on digits.
 
 python examples/streaming_pca.py
 
-Both see the rows once, in batches. FrequentDirections also says how far off it may be.
+Both read the rows once, in batches. FrequentDirections also bounds its error.
 """
 
 from typing import Any, Self
@@ -18,7 +18,7 @@ import sketchy
 
 
 class StreamingPCA(TransformerMixin, BaseEstimator):
-    """Leading directions of centred rows; every variance is known up to ``variance_error_bound_``."""
+    """Leading directions of centred rows. Variances are off by at most ``variance_error_bound_``."""
 
     def __init__(self, n_components: int = 10, rank: int = 32) -> None:
         self.n_components = n_components
@@ -36,7 +36,7 @@ class StreamingPCA(TransformerMixin, BaseEstimator):
             self.mean_, self.n_samples_seen_ = np.zeros(X.shape[1]), 0
         n, k = self.n_samples_seen_, len(X)
         shift = X.mean(0) - self.mean_
-        # the scatter about the new mean: of the old rows, of these about their own mean, and of the two means
+        # scatter about the new mean = that of the old rows + that of the new rows + that of the two means
         rows = np.vstack([X - X.mean(0), np.sqrt(n * k / (n + k)) * shift])
         self.sketch_.update(torch.from_numpy(rows.T))
         self.mean_ = self.mean_ + shift * k / (n + k)
@@ -54,7 +54,7 @@ class StreamingPCA(TransformerMixin, BaseEstimator):
 
 
 def main(n_components: int = 10, rank: int = 32, batch: int = 100) -> dict[str, float]:
-    """Fit the three, print and return the share of the variance that each one's directions hold."""
+    """Fit all three; print and return the share of the variance in the directions of each."""
     X = load_digits().data
     exact = PCA(n_components).fit(X)
     ours, theirs = StreamingPCA(n_components, rank), IncrementalPCA(n_components)

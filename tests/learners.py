@@ -1,4 +1,4 @@
-"""The learners under test: options for each, its dense rule in a few lines, and streams to feed them."""
+"""The learners under test, their dense forms in a few lines each, and streams to feed them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 
 from sketchy.core.linalg import gaussian
+from sketchy.oco import LEARNERS
 from sketchy.reference import DenseSketch, pseudo_power
 
 DIM, SKETCH_SIZE, ETA, DELTA = 7, 4, 0.3, 0.2
-Rule = Callable[
-    [list[Tensor]], Tensor
-]  # all gradients so far, the newest last, to the step subtracted in this round
+Rule = Callable[[list[Tensor]], Tensor]  # all gradients so far → the step that the last one leads to
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
-    rule: Rule
+    rule: Rule | None = None  # the dense form
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -112,7 +111,7 @@ def ggt(gs: list[Tensor]) -> Tensor:
     return ETA * torch.linalg.inv(pseudo_power(W @ W.T, 0.5) + DELTA * EYE) @ gs[-1]
 
 
-CASES = [
+DENSE = [
     Case("ogd", ogd),
     Case("adagrad", adagrad),
     Case("full-adagrad", full_adagrad),
@@ -127,6 +126,8 @@ CASES = [
     Case("epoch-adagrad", sketched_epoch_adagrad, {"update_points": 3, "sketched": True}),
     Case("ggt", ggt, {"decay": 0.9}),
 ]
+# Every registered learner must keep the common promises, also one without a dense form here.
+CASES = DENSE + [Case(name) for name in LEARNERS if name not in {case.name for case in DENSE}]
 
 
 def stream(kind: str, rounds: int, dim: int, seed: int = 0) -> Tensor:

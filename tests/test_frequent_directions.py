@@ -126,7 +126,7 @@ def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overf
     assert torch.isfinite(fd.eigenvalues).all() and fd.eigenvalues.max() <= 1e-300
     fd.update(torch.full((4, 2), 1e140, dtype=F64))
     assert_close(fd.dense() / 1e280, 2 * torch.ones(4, 4, dtype=F64), scale=1, tolerance=1e-12)
-    with pytest.raises(ValueError, match=r"A has entries beyond 1e\+150"):
+    with pytest.raises(ValueError, match=r"A has entries above 1e\+150"):
         fd.update(torch.full((4,), 1e160, dtype=F64))
 
 

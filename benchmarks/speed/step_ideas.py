@@ -24,7 +24,9 @@ from benchmarks.common.provenance import machine
 from benchmarks.common.results import RESULTS, load, save
 from benchmarks.common.timing import Times, interleave, ratio
 from benchmarks.speed.step_table import about
-from sketchy.core import linalg, panels, products
+from sketchy.core import linalg
+from sketchy.core.tasks import run
+from sketchy.core.tuned import panels, products
 from sketchy.experiments.mistakes import user_mistakes
 
 FILE = RESULTS / "ideas.jsonl"
@@ -96,7 +98,7 @@ def ideas() -> list[Idea]:
         return torch.linalg.solve_triangular(L, Y.mT, upper=False).mT
 
     def solved_in_place() -> object:
-        return products.over_transposed(products.add_product(V.clone(), G.mT, K), L)
+        return products.solve_transposed_(products.add_product_(V.clone(), G.mT, K), L)
 
     def descended() -> object:
         return M.mul_(1 - small).addcmul_(C, small, value=-1)
@@ -150,7 +152,7 @@ def ideas() -> list[Idea]:
             "Gram matrix of 1024 x 256 and its factor → three quarters of it, on a longer stride",
             True,
             lambda: torch.linalg.cholesky_ex(B.mT @ B),
-            lambda: linalg.gram_factors([B]),
+            lambda: run(linalg.gram_factor(B)),
         ),
         Idea(
             "a whole step, length by rows and columns → by rows", True, stepping("factored"), stepping("rows")

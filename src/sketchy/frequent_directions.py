@@ -1,4 +1,4 @@
-"""`FrequentDirections`: the sketch as an object that streams, with checks at the door."""
+"""`FrequentDirections`: the streaming sketch as an object that checks its inputs."""
 
 import copy
 from collections.abc import Mapping
@@ -10,45 +10,46 @@ from torch import Tensor
 
 from sketchy.core import sketch as core
 from sketchy.core.arguments import check_count, check_device, check_dtype, check_number
+from sketchy.core.certificate import rounding_error
 from sketchy.core.linalg import gaussian
 from sketchy.core.operator import Compensated
 
 CERTIFICATES = ("probe", "none")
 
-_PROBES = 16  # more cost time, fewer cost sharpness; any number keeps the failure probability
-_LARGEST = 1e150  # squares must fit into float64
-_LEAST_CHUNK = 64  # columns folded at once even by tiny sketches
+_PROBES = 16  # more take time, fewer give a looser bound; the failure probability is the same
+_LARGEST = 1e150  # squares must not overflow float64
+_LEAST_CHUNK = 64  # columns in one update, even for a small rank
 
 
 class FrequentDirections:
-    """A streaming sketch of a covariance C = Σ a aᵀ, of size dim x rank, that knows its own error.
+    """A streaming sketch of a covariance C = Σ a aᵀ, of size dim x rank, with a certified error.
 
-    It keeps B Bᵀ, the leading directions, and ``escaped_mass`` ρ, what they lost (Alg. 1; Sec. 4.3 with
-    ``decay`` < 1), so that B Bᵀ ⪯ C and ‖C - B Bᵀ‖ <= ``error_bound`` at every moment. Exact while the
+    It keeps B Bᵀ, the leading directions, and ``escaped_mass`` ρ, the mass that they lost (Alg. 1; Sec. 4.3
+    with ``decay`` < 1). At every moment B Bᵀ ⪯ C and ‖C - B Bᵀ‖ <= ``error_bound``. It is exact while the
     stream's rank is below ``rank``.
 
     Args:
         dim: length d of the vectors.
-        rank: columns l of B, of which l - 1 are live and the last is zero; at least 2, clipped to
-            ``dim``. At rank = dim, B Bᵀ + ρ I equals C.
-        decay: β₂ in [0, 1]; each call of ``update`` turns C into β₂ C + A Aᵀ.
-        solver: ``"exact"`` (thin SVD, the paper's) or ``"subspace"`` (a warm-started power step: matrix
-            products, some ten times faster on wide updates, of like accuracy).
-        dtype: of the basis and of the vectors, float32 or float64; torch's default if not given. Squared
-            quantities (eigenvalues, masses, bounds) are float64 always.
-        device: of everything; torch's default if not given.
-        certificate: how the subspace solver bounds its error. ``"probe"``: random probes, a few
-            times the truth; each update's bound fails with ``failure_probability`` at most.
-            ``"none"``: no probes; the bound rests on traces, always valid and far larger.
-            The exact solver's bound is ρ and needs neither.
-        failure_probability: of one update's probe bound; over T updates they add up to T times it at most.
-        seed: of the probes.
-        buffer: single vectors wait until this many are there and are folded in as one block, which
-            costs a fraction of one SVD each; reading anything folds what waits. ``None`` is ``rank``;
-            1 is Alg. 1 vector by vector.
+        rank: number l of columns of B, at least 2, clipped to ``dim``. After each update the last column is
+            zero, so l - 1 directions are kept. At rank = dim, B Bᵀ + ρ I equals C.
+        decay: β₂ in [0, 1]; each call of ``update`` replaces C by β₂ C + A Aᵀ.
+        solver: ``"exact"`` (thin SVD, as in the paper) or ``"subspace"`` (a warm-started power step. It needs
+            only matrix products, is about ten times faster on wide updates, and similarly accurate).
+        dtype: float32 or float64, for the basis and the vectors; torch's default if not given. Squared
+            quantities (eigenvalues, masses, bounds) are always float64.
+        device: torch's default if not given.
+        certificate: how the subspace solver bounds its error. ``"probe"``: with random probes. The bound is a
+            few times the true error, and fails with at most ``failure_probability`` in each update.
+            ``"none"``: by traces alone. The bound always holds, but is far larger. The bound of the exact
+            solver is ρ and needs neither.
+        failure_probability: of the probe bound in one update; over T updates it is at most T times this.
+        seed: seed of the probes. buffer: single vectors are buffered, and ``buffer`` of them make one update
+        as a block. For each vector
+            this takes a fraction of an SVD. Reading any result first empties the buffer. ``None`` is
+            ``rank``; 1 is Alg. 1 vector by vector.
 
-    Bounds include an allowance for rounding, 8 eps ‖C‖ an update in float32: after a thousand updates
-    they say nothing below 1e-3 ‖C‖, and float64 is the remedy.
+    Bounds include an allowance for rounding, 8 eps ‖C‖ for each update in float32. After a thousand updates
+    it is 1e-3 ‖C‖, so that smaller errors are not visible. Use float64 then.
 
     >>> fd = FrequentDirections(dim=3, rank=3, dtype=torch.float64)
     >>> fd.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
@@ -98,11 +99,11 @@ class FrequentDirections:
             dtype=check_dtype(dtype if dtype is not None else torch.get_default_dtype()),
             device=check_device(device if device is not None else torch.get_default_device()),
         )
-        self._waiting: tuple[Tensor, ...] = ()  # vectors not yet folded in, oldest first
+        self._waiting: tuple[Tensor, ...] = ()  # buffered vectors, oldest first
         self._count = 0
         self._folds = 0
 
-    # -- what it is ------------------------------------------------------------------------------
+    # -- options ---------------------------------------------------------------------------------
 
     @property
     def dim(self) -> int:
@@ -123,7 +124,7 @@ class FrequentDirections:
 
     @property
     def count(self) -> int:
-        """How many vectors (columns) were seen."""
+        """The number of vectors (columns) so far."""
         return self._count
 
     def __repr__(self) -> str:
@@ -132,32 +133,32 @@ class FrequentDirections:
             f"solver={self.solver!r}, dtype={self.dtype}, device={str(self.device)!r}, count={self.count})"
         )
 
-    # -- what it knows ---------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     @property
     def sketch(self) -> core.Sketch:
-        """The state as an immutable record, everything waiting folded in."""
+        """The state as an immutable record, with all buffered vectors included."""
         self._fold_waiting()
         return self._sketch
 
     @property
     def basis(self) -> Tensor:
-        """U, (dim, rank): orthonormal columns, leading first."""
+        """U, (dim, rank): orthonormal columns, by descending eigenvalue."""
         return self.sketch.basis
 
     @property
     def eigenvalues(self) -> Tensor:
-        """λ, (rank,): of B Bᵀ = U diag(λ) Uᵀ, descending, the last one 0; float64."""
+        """λ, (rank,): the eigenvalues of B Bᵀ = U diag(λ) Uᵀ, descending; the last is 0; float64."""
         return self.sketch.eigenvalues
 
     @property
     def escaped_mass(self) -> Tensor:
-        """ρ: the discounted total of what was cut; float64 scalar."""
+        """ρ: the sum of the mass cut in each update, discounted like C; float64 scalar."""
         return self.sketch.escaped_mass
 
     @property
     def error_bound(self) -> Tensor:
-        """The certificate: at least ‖C - B Bᵀ‖ in the operator norm; float64 scalar."""
+        """The certificate: an upper bound on ‖C - B Bᵀ‖ in the operator norm; float64 scalar."""
         return self.sketch.error_bound
 
     @property
@@ -176,25 +177,25 @@ class FrequentDirections:
         columns = self._columns("x", x)
         return self.operator.apply(columns, power).reshape(x.shape)
 
-    # -- what it does ----------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------
 
     @torch.no_grad()
     def update(self, A: Tensor) -> None:
         """Replace C by decay * C + A Aᵀ, for A (dim,) or (dim, k), any k.
 
-        A block is one FD-update (Alg. 1) unless it is too wide for the memory of the sketch; then it
-        is folded in by chunks. ``A`` must be finite.
+        A block is one FD-update (Alg. 1). A block that is wide compared with ``rank`` is split into chunks,
+        to save memory. ``A`` must be finite.
         """
         columns = self._columns("A", A)
         k = columns.shape[-1]
         if k == 0:
             columns = columns.new_zeros(self.dim, 1)
-        # one pass suffices where the sum is finite; where it is not, it may only have overflowed
+        # if the sum is finite, all entries are; if not, the sum alone may have overflowed
         if not (torch.isfinite(columns.sum()) or torch.isfinite(columns).all()):
             raise ValueError("A has NaN or Inf entries: must be finite; the sketch is unchanged")
         if self.dtype == torch.float64 and columns.abs().max() > _LARGEST:
             raise ValueError(
-                f"A has entries beyond {_LARGEST:.0e}: their squares would overflow; scale A down"
+                f"A has entries above {_LARGEST:.0e}: their squares would overflow; scale A down"
             )
         if k == 1 and self.buffer > 1:
             self._waiting += (columns[:, 0].clone(),)
@@ -210,9 +211,9 @@ class FrequentDirections:
         self._count += k
 
     def merge(self, other: "FrequentDirections") -> "FrequentDirections":
-        """A new sketch of both streams together, with this one's options; bounds and masses add up.
+        """A new sketch of both streams, with the options of this one; bounds and masses add up.
 
-        ``other`` may have another rank, solver or count, but the same dim, decay, dtype and device.
+        ``other`` may have another rank, solver or count, but must have the same dim, decay, dtype and device.
         """
         if not isinstance(other, FrequentDirections):
             raise TypeError(f"other={type(other).__name__}: must be a FrequentDirections")
@@ -231,8 +232,8 @@ class FrequentDirections:
         """Move to a device or change the dtype, in place, as ``torch.nn.Module.to`` does."""
         if isinstance(target, torch.dtype):
             dtype, state = check_dtype(target), self.sketch
-            # a basis rounded to fewer digits is a slightly different sketch of the same stream
-            rounding = core.rounding(state, dtype) if dtype != state.basis.dtype else 0.0
+            # rounding the basis changes the sketch a little: the bound must include that
+            rounding = rounding_error(state.eigenvalues, dtype) if dtype != state.basis.dtype else 0.0
             self._sketch = replace(
                 state, basis=state.basis.to(dtype), error_bound=state.error_bound + rounding
             )
@@ -242,13 +243,13 @@ class FrequentDirections:
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and counters under flat names; safe for ``torch.load(weights_only=True)``."""
+        """Tensors and counters by name; loads with ``torch.load(weights_only=True)``."""
         waiting = torch.stack(self._waiting) if self._waiting else self._sketch.basis.new_empty(0, self.dim)
         tensors = {f.name: getattr(self._sketch, f.name) for f in fields(self._sketch)}
         return {**tensors, "waiting": waiting, "count": self._count, "folds": self._folds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken: bit for bit, given the same options."""
+        """Restore a state. With the same options, the stream continues bit for bit."""
         if not isinstance(state, Mapping):
             raise TypeError(f"state is a {type(state).__name__}: must be a state_dict()")
         expected = self.state_dict()
@@ -260,7 +261,7 @@ class FrequentDirections:
             theirs = state[name]
             if isinstance(mine, int):
                 if isinstance(theirs, bool) or not isinstance(theirs, int) or theirs < 0:
-                    raise ValueError(f"state[{name!r}]={theirs!r}: must be a count")
+                    raise ValueError(f"state[{name!r}]={theirs!r}: must be an int, at least 0")
                 continue
             if not isinstance(theirs, Tensor):
                 raise ValueError(f"state[{name!r}]={theirs!r}: must be a tensor")
@@ -276,18 +277,18 @@ class FrequentDirections:
         if (U.mT @ U - torch.eye(self.rank).to(U)).abs().max() > 1e-3:
             raise ValueError("state['basis'] is damaged: its columns must be orthonormal")
         if (lam.diff() > 0).any() or lam[-1] != 0:
-            raise ValueError("state['eigenvalues'] is damaged: must descend to 0")
+            raise ValueError("state['eigenvalues'] is damaged: must be descending and end with 0")
         tensors = (state[f.name].to(self.device, copy=True) for f in fields(self._sketch))
         self._sketch = core.Sketch(*tensors)
         self._waiting = tuple(state["waiting"].to(self.device, copy=True))
         self._count, self._folds = state["count"], state["folds"]
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     def _fold(self, A: Tensor, decay: float) -> None:
         probes = None
         if self.solver == "subspace" and self.certificate == "probe":
-            # a seed for each fold: results repeat, and a resumed stream draws what it would have drawn
+            # a seed for each update: results are reproducible, also for a resumed stream
             seed = hash((self.seed, self._folds)) % 2**63
             probes = gaussian(_PROBES, self.dim, seed=seed, like=self._sketch.basis)
         self._sketch = core.update(
@@ -301,7 +302,9 @@ class FrequentDirections:
         self._folds += 1
 
     def _fold_waiting(self) -> None:
-        """Fold the waiting vectors in as one block: the i-th newest weighs decay^(i/2)."""
+        """Update by the buffered vectors as one block. Vector i, counted back from the newest = 0, is
+        multiplied by decay^(i/2).
+        """
         if not self._waiting:
             return
         k = len(self._waiting)
@@ -311,7 +314,7 @@ class FrequentDirections:
         self._waiting = ()
 
     def _columns(self, name: str, A: Tensor) -> Tensor:
-        """``A`` as (dim, k), or an error that says what is wrong with it."""
+        """``A`` as (dim, k); raises if its type, shape, layout, dtype or device is wrong."""
         if not isinstance(A, Tensor):
             raise TypeError(
                 f"{name} is a {type(A).__name__}: must be a torch.Tensor (torch.as_tensor makes one)"
@@ -319,7 +322,7 @@ class FrequentDirections:
         if A.ndim not in (1, 2) or A.shape[0] != self.dim:
             raise ValueError(
                 f"{name} has the shape {tuple(A.shape)}: must be ({self.dim},) or ({self.dim}, k), "
-                "one column a vector"
+                "one column for each vector"
             )
         if A.layout != torch.strided:
             raise ValueError(f"{name} is {A.layout}: must be dense ({name}.to_dense() makes it so)")

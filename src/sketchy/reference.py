@@ -1,8 +1,8 @@
-"""The paper, dense and literal: Alg. 1, 2 and 3 on d x d matrices in float64. The tests' oracle.
+"""The paper's Alg. 1, 2 and 3, dense and literal, on d x d matrices in float64. The tests compare with it.
 
-After them two that the paper builds on or that build on it: S-Shampoo for weights with any number of axes,
-and SOAP. Read this first. Nothing in the package imports it; every fast version is tested against it.
-``beta2`` below 1 gives the exponentially weighted form of Sec. 4.3; 1 is the paper's plain sum.
+Two more algorithms follow: S-Shampoo for weights with any number of axes, and SOAP. Read this file first.
+Nothing in the package imports it; every fast version is tested against it. ``beta2`` below 1 gives the
+exponentially weighted form of Sec. 4.3; 1 is the plain sum of Alg. 1 to 3.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from torch import Tensor
 
 
 def pseudo_power(S: Tensor, power: float, threshold: float = 1e-14) -> Tensor:
-    """S^power of a symmetric positive matrix, zero eigenvalues mapped to zero (Sec. 4.1).
+    """S^power of a symmetric PSD matrix; zero eigenvalues stay zero (Sec. 4.1).
 
-    Eigenvalues at or below ``threshold`` times the largest count as zero.
+    Eigenvalues up to ``threshold`` times the largest count as zero.
     """
     lam, U = torch.linalg.eigh(S)
     live = lam > threshold * lam[-1].clamp(min=0)
@@ -23,10 +23,10 @@ def pseudo_power(S: Tensor, power: float, threshold: float = 1e-14) -> Tensor:
 
 
 def fd_update(G_bar: Tensor, M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """FD-update (Alg. 1): from the sketch Ḡ (d x d) and new mass M (d x d) to ρ_t and the new sketch."""
+    """FD-update (Alg. 1) of the sketch Ḡ (d x d) by M (d x d): returns ρ_t and the new sketch."""
     lam, U = torch.linalg.eigh(G_bar + M)  # line 3
     lam, U = lam.flip(0)[:rank], U.flip(1)[:, :rank]  # line 4, descending
-    rho = lam[-1].clamp(min=0)  # a zero eigenvalue may come out as -1e-17
+    rho = lam[-1].clamp(min=0)  # rounding may turn a zero eigenvalue into -1e-17
     return rho, (U * (lam - lam[-1])) @ U.T  # line 5
 
 
@@ -35,7 +35,7 @@ class DenseSketch:
     """Ḡ and ρ_{1:t} after t updates: exponentially weighted Frequent Directions (Sec. 4.3)."""
 
     G_bar: Tensor  # (d, d)
-    rho: Tensor  # (): discounted by beta2, as Obs. 6 needs
+    rho: Tensor  # (): discounted by beta2, as Obs. 6 requires
     rank: int
 
     @classmethod
@@ -55,7 +55,7 @@ class DenseSketch:
 
 @dataclass(frozen=True)
 class SAdagrad:
-    """S-AdaGrad (Alg. 2): a point and the sketch of its gradients."""
+    """S-AdaGrad (Alg. 2): a point, and the sketch of its gradients."""
 
     x: Tensor  # (d,)
     sketch: DenseSketch
@@ -81,7 +81,7 @@ class SAdagrad:
 
 @dataclass(frozen=True)
 class SShampoo:
-    """S-Shampoo (Alg. 3): a matrix of weights, and a sketch for its rows and one for its columns."""
+    """S-Shampoo (Alg. 3): a matrix of weights, with one sketch for the left side and one for the right."""
 
     X: Tensor  # (m, n)
     left: DenseSketch
@@ -93,7 +93,7 @@ class SShampoo:
         return cls(X.double(), DenseSketch.empty(m, rank), DenseSketch.empty(n, rank))
 
     def step(self, G: Tensor, lr: float, beta2: float = 1.0, eps: float = 0.0) -> "SShampoo":
-        """Lines 5 and 6; ``eps`` I is what L̃ and R̃ start from (line 2)."""
+        """Lines 5 and 6. L̃ and R̃ start from ``eps`` I (line 2)."""
         G = G.double()
         left = self.left.update(G @ G.T, beta2)
         right = self.right.update(G.T @ G, beta2)
@@ -105,9 +105,10 @@ class SShampoo:
 
 @dataclass(frozen=True)
 class TensorShampoo:
-    """S-Shampoo (Alg. 3) of a weight with N axes, one sketch along each; at full rank, Shampoo.
+    """S-Shampoo (Alg. 3) of a weight with N axes, with a sketch for each axis. At full rank it is Shampoo.
 
-    An axis without a sketch is left as it is; the exponent is 1 / (2 * number of sketches), 1/4 for a matrix.
+    An axis without a sketch is not preconditioned. The exponent is 1 / (2 * number of sketches), which is 1/4
+    for a matrix.
     """
 
     X: Tensor  # (d_1, ..., d_N)
@@ -122,7 +123,7 @@ class TensorShampoo:
     def step(
         self, G: Tensor, lr: float, beta2: float = 1.0, exponent: float | None = None
     ) -> "TensorShampoo":
-        """Lines 5 and 6, axis by axis: the covariance of the fibres along it, then its inverse root."""
+        """Lines 5 and 6 for each axis: update the covariance of its fibres, apply the inverse root."""
         fibres = [G.double().movedim(i, 0).flatten(1) for i in range(G.dim())]
         sketches = tuple(s and s.update(A @ A.T, beta2) for s, A in zip(self.sketches, fibres, strict=True))
         power = -(exponent or 1 / (2 * sum(s is not None for s in sketches)))
@@ -136,12 +137,12 @@ class TensorShampoo:
 
 @dataclass(frozen=True)
 class Soap:
-    """SOAP with a fresh basis each step: Adam in the eigenbases of Shampoo's factors.
+    """SOAP with a new basis in each step: Adam in the eigenbases of Shampoo's factors.
 
-    When the bases turn, second moments follow by squared cosines, as the variances of uncorrelated entries
-    do. Momentum lives in the weight's own coordinates. By the graft ``factored`` a step has the length of
-    Adam's with the second moment factored over rows and columns; by ``own`` it is at least half as long as
-    Adam's with one second moment for each row.
+    When the bases rotate, second moments are transformed by squared cosines, as are variances of uncorrelated
+    entries. Momentum is kept in the coordinates of the weight. With the graft ``factored``, a step has the
+    length of an Adam step whose second moment is factored over rows and columns. With ``own``, a step is at
+    least half as long as an Adam step with one second moment for each row.
     """
 
     X: Tensor  # (m, n)
@@ -175,7 +176,7 @@ class Soap:
         graft: str | None = None,
         refresh: bool = True,
     ) -> "Soap":
-        """One step; without ``refresh`` the bases stay, and the gradient is only seen in them."""
+        """One step. Without ``refresh`` the factors and bases stay the same."""
         (beta1, beta2), G, t = betas, G.double(), self.t + 1
         L, R, U_L, U_R, V = self.L, self.R, self.U_L, self.U_R, self.V
         if refresh:

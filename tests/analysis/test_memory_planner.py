@@ -14,12 +14,12 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
 from sketchy.analysis.memory import (
     SOAP_LONGEST,
-    Contender,
     Held,
+    Holder,
     Weight,
     by_group,
-    contenders,
     fit,
+    holders,
     human,
     planned,
     total,
@@ -66,8 +66,8 @@ def held(optimizer: Optimizer, *names: str) -> int:
     )
 
 
-def contender(name: str, **options: Any) -> Contender:
-    return next(c for c in contenders((2, 3), **options) if c.name == name)
+def holder(name: str, **options: Any) -> Holder:
+    return next(c for c in holders((2, 3), **options) if c.name == name)
 
 
 PEERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -88,7 +88,7 @@ def test_a_peers_formula_is_its_real_state(name: str, dtype: torch.dtype) -> Non
         params = real({one: shape}, dtype)
         optimizer = PEERS[name](params.values())
         walk(optimizer, params.values())
-        assert contender(name).held(described(params)[one]).total == held(optimizer), shape
+        assert holder(name).held(described(params)[one]).total == held(optimizer), shape
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_peers_momentum_and_second_moments_are_told_apart(
     params = real()
     optimizer = PEERS[name](params.values())
     walk(optimizer, params.values())
-    found = total(described(params).values(), contender(name).held)
+    found = total(described(params).values(), holder(name).held)
     assert found.momentum == (held(optimizer, *momentum) if momentum else 0)
     assert found.second_moment == (held(optimizer, *second) if second else 0)
 
@@ -139,7 +139,7 @@ def test_ours_is_the_real_state_part_by_part(
 
 
 def test_the_table_of_contenders_is_that_of_the_real_optimizers_and_ours_at_each_rank() -> None:
-    found = [(c.name, c.rank) for c in contenders((2, 9))]
+    found = [(c.name, c.rank) for c in holders((2, 9))]
     peers = ["SGD", "Adafactor", "AdamW", "Shampoo", "SOAP", "GGT"]
     ours = [(name, rank) for name in ("SketchyShampoo", "SketchySOAP") for rank in (2, 9)]
     assert found == [*((name, None) for name in peers), *ours]
@@ -149,9 +149,7 @@ def test_numbers_of_a_4096_x_1024_weight() -> None:
     """Floats, counted by hand; a padded or doubled term would show."""
     m, n = 4096, 1024
     weight = Weight((m, n))
-    floats = {
-        c.name: (c.held(weight).momentum / 4, c.held(weight).second_moment / 4) for c in contenders((64,))
-    }
+    floats = {c.name: (c.held(weight).momentum / 4, c.held(weight).second_moment / 4) for c in holders((64,))}
     assert floats["SGD"] == (m * n, 0)
     assert floats["AdamW"] == (m * n, m * n)
     assert floats["Adafactor"] == (0, m + n)
@@ -165,7 +163,7 @@ def test_numbers_of_a_4096_x_1024_weight() -> None:
 
 
 def test_soap_has_no_factor_for_a_side_beyond_its_authors_limit() -> None:
-    rule = contender("SOAP").held
+    rule = holder("SOAP").held
     m, n = SOAP_LONGEST, SOAP_LONGEST + 1
     assert rule(Weight((n, 3))).second_moment == 4 * (3 * n + 2 * 9)
     assert rule(Weight((m, 3))).second_moment == 4 * (3 * m + 2 * 9 + 2 * m * m)
@@ -185,7 +183,7 @@ def test_groups_sum_to_the_whole_and_follow_the_paths_of_the_optimizer() -> None
     }
     assert groups["embed.weight"] == "embeddings"
     assert {groups[name] for name in ("row", "bias", "scale")} == {"vectors"}
-    parts = by_group(weights.values(), contender("AdamW").held)
+    parts = by_group(weights.values(), holder("AdamW").held)
     assert list(parts) == ["matrices", "embeddings", "vectors"]
     assert sum(part.total for part in parts.values()) == 8 * sum(p.numel() for p in params.values()) + 4 * 8
 

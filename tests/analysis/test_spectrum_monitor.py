@@ -157,7 +157,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"source": [1]}, TypeError, "source is a list: must be a torch module or optimizer"),
     ({"every": 0}, ValueError, "every=0: must be at least 1"),
     ({"top": 0}, ValueError, "top=0: must be at least 1, or a share"),
-    ({"top": 1.5}, ValueError, "top=1.5: must be a count of eigenvalues, at least 1, or a share in"),
+    ({"top": 1.5}, ValueError, "top=1.5: must be a number of eigenvalues, at least 1, or a share in"),
     ({"beta2": 1.5}, ValueError, "beta2=1.5: must be in"),
     ({"rank": 1}, ValueError, "rank=1: must be at least 2"),
 ]
@@ -171,7 +171,7 @@ def test_mistakes_are_named(options: dict[str, Any], kind: type[Exception], mess
 
 def test_a_monitor_counts_no_step_twice():
     with SpectrumMonitor(nn.Linear(2, 2)) as monitor:
-        with pytest.raises(RuntimeError, match="follows the optimizers' steps itself"):
+        with pytest.raises(RuntimeError, match="the monitor steps by itself"):
             monitor.step()
-        with pytest.raises(RuntimeError, match="enter it once"):
+        with pytest.raises(RuntimeError, match="enter it only once"):
             monitor.__enter__()

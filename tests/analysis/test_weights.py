@@ -76,7 +76,7 @@ def test_building_draws_no_numbers_and_leaves_the_generator_alone() -> None:
         (":gpt2", "must be package.module:function"),
         ("no_such_package.models:f", "there is no module no_such_package"),
         (f"{PLACE}:gpt5", f"module {PLACE} has no gpt5"),
-        ("sketchy:__version__", "must be a function or class, to be called here; it is a str"),
+        ("sketchy:__version__", "must be a function or class that can be called; it is a str"),
         ("collections:OrderedDict", "must build a torch.nn.Module; it built a OrderedDict"),
         ("torch.nn:Linear", "building it failed: TypeError: .*missing 2 required positional arguments"),
     ],
@@ -145,11 +145,11 @@ def test_a_saved_model_of_a_published_size_is_read_without_its_weights(tmp_path:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("x.safetensors", b"", "is no safetensors file"),
-        ("x.safetensors", b"\xff" * 64, "is no safetensors file"),
-        ("x.safetensors", struct.pack("<Q", 2) + b"[]", "is no safetensors file"),
-        ("x.safetensors", struct.pack("<Q", 2) + b"{}", "holds no floating-point tensor"),
-        ("x.pt", b"nothing that torch saved", r"torch.load\(weights_only=True\) can't read it"),
+        ("x.safetensors", b"", "is not a safetensors file"),
+        ("x.safetensors", b"\xff" * 64, "is not a safetensors file"),
+        ("x.safetensors", struct.pack("<Q", 2) + b"[]", "is not a safetensors file"),
+        ("x.safetensors", struct.pack("<Q", 2) + b"{}", "contains no floating-point tensor"),
+        ("x.pt", b"nothing that torch saved", r"torch.load\(weights_only=True\) cannot read it"),
         ("x.txt", b"", "must end in .safetensors"),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_file_that_holds_no_weights_is_told(
 
 def test_a_saved_thing_that_is_no_state_dict_is_told(tmp_path: Path) -> None:
     torch.save(torch.ones(3), tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="must hold a state_dict, names to tensors; it holds a Tensor"):
+    with pytest.raises(ValueError, match="must contain a state_dict; it contains a Tensor"):
         of_file(tmp_path / "x.pt")
 
 

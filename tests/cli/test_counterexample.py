@@ -25,11 +25,11 @@ def test_it_shows_the_growth_of_both_bounds(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rounds": (100,)}, "rounds=100: must be two or more different positive numbers"),
+        ({"rounds": (100,)}, "rounds=100: must be two or more distinct positive numbers"),
         ({"rounds": (0, 5)}, "rounds=0 5: must be"),
         ({"seeds": 0}, "seeds=0: must be at least 1"),
         ({"sketch_size": 30}, "sketch_size=30: must be between 2 and dim=20"),
-        ({"out": Path(__file__)}, "can't be used"),
+        ({"out": Path(__file__)}, "cannot be used"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -39,6 +39,6 @@ def test_ctrl_c_leaves_whole_lines_and_says_how_to_go_on(name: str, tmp_path: Pa
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     shown, errors = process.communicate(timeout=240)
     assert process.returncode == 130, errors
-    assert (shown + errors).count("stopped") == 1 and "the same command goes on from there" in shown + errors
+    assert (shown + errors).count("stopped") == 1 and "run the same command to resume" in shown + errors
     assert "Traceback" not in errors
     assert lines.read_text().endswith("}\n")

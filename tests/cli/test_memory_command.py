@@ -160,7 +160,7 @@ def test_a_planned_budget_is_what_the_optimizer_then_holds(
 
 def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     memory(shape=("300",), budget="1MiB")
-    assert "none is sketched" in capsys.readouterr().out
+    assert "no weight is sketched" in capsys.readouterr().out
 
 
 # ---- mistakes
@@ -169,9 +169,9 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "there are no weights to count; give --shape 4096x1024, --model or --file"),
+        ({}, "no weights given; use --shape 4096x1024, --model or --file"),
         ({"shape": ("4096*4",)}, "shape='4096*4': must be whole numbers joined by x, such as 4096x1024"),
-        ({"shape": ("0x4",)}, "there are no weights to count; give --shape 4096x1024, --model or --file"),
+        ({"shape": ("0x4",)}, "no weights given; use --shape 4096x1024, --model or --file"),
         ({"shape": ("9x9",), "ranks": ()}, "ranks is empty: give at least one rank, such as --ranks 16 64"),
         ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2"),
         (
@@ -186,7 +186,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         ({"shape": ("9x9",), "plot": Path("memory.pdf")}, "plot='memory.pdf': must end in .png"),
         (
             {"shape": ("9",), "plot": Path("memory.png")},
-            "plot='memory.png': these weights are vectors or embeddings; the figure is of matrices",
+            "plot='memory.png': no weight is a matrix (vectors and embeddings are not drawn)",
         ),
         ({"model": "no_such.thing:f"}, "model='no_such.thing:f': there is no module no_such"),
         ({"file": (Path("none.pt"),)}, "[Errno 2] No such file or directory: 'none.pt'"),
@@ -203,7 +203,7 @@ def test_a_weight_given_twice_is_told(capsys: pytest.CaptureFixture[str], tmp_pa
 
     torch.save({"a": torch.ones(2, 2)}, tmp_path / "x.pt")
     file = tmp_path / "x.pt"
-    assert mistake(capsys, file=(file, file)) == ("weight 'a' is in two of the inputs; give each weight once")
+    assert mistake(capsys, file=(file, file)) == ("weight 'a' is in two inputs; give each weight once")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sketchy.cli.oco import oco
+from sketchy.cli.oco import learner_names, oco
+from sketchy.oco import LEARNERS
 
 # The real command, which sends itself (and its workers, as a terminal does) a real SIGINT on the way.
 INTERRUPTED = """
@@ -40,6 +41,10 @@ def rows(out: Path) -> list[dict[str, object]]:
     return found
 
 
+def test_help_lists_the_learners() -> None:
+    assert learner_names() == list(LEARNERS)
+
+
 def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "deep" / "out"
     oco("digits", out, learners=("ogd,adagrad",), rows=150, grid=5, processes=1)
@@ -58,12 +63,12 @@ def test_it_writes_options_rows_table_and_picture(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "nothing"}, "data='nothing': no such file, and no known set; known are a9a"),
-        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
+        ({"data": "nothing"}, "data='nothing': no such file or known data set; known are a9a"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be distinct ones of ada-fd, ada-lr"),
         ({"rows": 0}, "rows=0: must be from 1 to 1797"),
         ({"grid": 0}, "grid=0: must be at least 1"),
         ({"processes": 0}, "processes=0: must be at least 1"),
-        ({"out": Path(__file__)}, "can't be used"),
+        ({"out": Path(__file__)}, "cannot be used"),
         ({"data_dir": Path(__file__), "data": "a9a"}, "is not a directory"),
         ({"sketch_size": 1, "learners": ("s-adagrad",)}, "sketch_size=1"),
     ],
@@ -88,7 +93,7 @@ def test_other_options_for_the_same_directory_are_refused(
     with pytest.raises(SystemExit) as caught:
         oco("digits", tmp_path, learners=("ogd",), rows=100, grid=3, processes=1)
     assert caught.value.code == 2
-    assert "grid is 2 there and 3 here" in capsys.readouterr().err
+    assert "grid was 2 and is now 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("processes", ["2", pytest.param("1", marks=pytest.mark.slow)])
@@ -109,7 +114,7 @@ def test_interrupted_by_a_signal_and_resumed_equals_uninterrupted(
     command = (sys.executable, "command.py", *words, "--out", "stopped")
     stopped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, start_new_session=True)
     assert stopped.returncode == 130, stopped.stderr
-    assert "the same command goes on" in stopped.stdout
+    assert "run the same command to resume" in stopped.stdout
     assert not (tmp_path / "stopped" / "table.md").exists()
     monkeypatch.chdir(tmp_path)
     oco(**options, out=Path("stopped"), processes=1)  # type: ignore[arg-type]

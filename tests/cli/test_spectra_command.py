@@ -100,9 +100,9 @@ MISTAKES = [
     ({"task": "nope"}, "task='nope': no such task"),
     ({"steps": 0}, "steps=0: must be at least 1"),
     ({"every": 0}, "every=0: must be at least 1"),
-    ({"top": 1.5}, "top=1.5: must be a count"),
+    ({"top": 1.5}, "top=1.5: must be a number"),
     ({"optimizer": "SketchyShampoo", "rank": 1}, "rank=1: must be an int, at least 2"),
-    ({"steps": 3, "every": 4}, "no records; a run must reach a step that --every divides"),
+    ({"steps": 3, "every": 4}, "no records; a run must reach a step that is a multiple of --every"),
     ({"from_": Path("nowhere.jsonl")}, "nowhere.jsonl"),
     ({"control": True, "trials": 1}, "trials=1: must be at least 2, for a standard error"),
 ]
@@ -127,7 +127,7 @@ def test_a_mistake_leaves_the_lines_of_an_earlier_run_alone(tmp_path):
 def test_a_run_that_leaves_the_numbers_is_drawn_so_far_and_exits_with_1(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         spectra(optimizer="AdamW", steps=40, every=1, rate=1e36, out=tmp_path)
-    assert stop.value.code == 1 and "left the numbers" in capsys.readouterr().err
+    assert stop.value.code == 1 and "diverged at step" in capsys.readouterr().err
 
 
 def options(optimizer: str = "Shampoo", **changes) -> experiment.Watched:
@@ -165,7 +165,7 @@ def test_a_stopped_run_is_not_gone_on_with_by_other_options(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         spectra(optimizer="Shampoo", steps=12, every=3, rank=9, out=tmp_path)
     assert stop.value.code == 2
-    assert "has results of other options (rank is 8 there and 9 here); choose" in capsys.readouterr().err
+    assert "holds results of other options (rank was 8 and is now 9); choose" in capsys.readouterr().err
     assert (tmp_path / "spectra.jsonl").read_text() == lines
     spectra(steps=12, every=3, rank=8, out=tmp_path)
     assert {r.step for r in read(tmp_path / "spectra.jsonl")} == {3, 6, 9, 12}

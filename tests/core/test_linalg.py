@@ -3,7 +3,9 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close, orthonormality
-from sketchy.core import linalg
+from sketchy.core import extremes, linalg
+from sketchy.core.certificate import norm_bound
+from sketchy.core.tasks import run
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -17,7 +19,7 @@ def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
     if kind == "zero":
         T = T * 0
     T = T.to(dtype)
-    (U,), sigma = linalg.left_singular_by_products([T])
+    U, sigma = run(linalg.left_singular_by_products(T))
     eps = torch.finfo(dtype).eps
     assert orthonormality(U) < 40 * eps
     lam = sigma.double().square()
@@ -52,7 +54,7 @@ def test_fill_keeps_live_columns_and_stays_orthonormal(rng):
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
 def test_frobenius_is_right_where_squares_overflow(scale, rng):
     A = (torch.randn(5, 7, generator=rng, dtype=F64) * scale).to(F32)
-    assert_close(linalg.frobenius(A), A.double().norm(), scale=scale, tolerance=1e-5)
+    assert_close(extremes.frobenius(A), A.double().norm(), scale=scale, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("fill", ["gaussian", 0.1, 1.3])
@@ -62,14 +64,14 @@ def test_frobenius_of_a_large_matrix_is_right_to_a_few_eps(fill, scale, rng):
     shape = (2000, 2000)
     A = torch.randn(shape, generator=rng) if fill == "gaussian" else torch.full(shape, float(fill))
     A = A * scale
-    assert_close(linalg.frobenius(A), A.double().norm(), scale=A.double().norm(), tolerance=2e-6)
+    assert_close(extremes.frobenius(A), A.double().norm(), scale=A.double().norm(), tolerance=2e-6)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_frobenius_of_a_bad_matrix_is_not_finite(bad):
     A = torch.ones(4, 3)
     A[2, 1] = bad
-    assert not torch.isfinite(linalg.frobenius(A))
+    assert not torch.isfinite(extremes.frobenius(A))
 
 
 @pytest.mark.parametrize("spectrum", ["rank-one", "flat", "decaying", "negative"])
@@ -85,7 +87,7 @@ def test_the_norm_bound_fails_no_more_often_than_promised(spectrum, width, rng):
     }[spectrum]
     probes = torch.randn(trials, 4, d, generator=rng, dtype=F64)
     widths = torch.full((trials,), width, dtype=F64)
-    bound = linalg.norm_bound(lambda X: X * lam, probes, widths, promised)
+    bound = norm_bound(lambda X: X * lam, probes, widths, promised)
     failures = (bound < lam.abs().max()).double().mean().item()
     assert failures <= promised + 3 * (promised * (1 - promised) / trials) ** 0.5
     if spectrum == "rank-one" and width == 0.01:

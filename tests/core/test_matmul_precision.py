@@ -14,8 +14,8 @@ from cases import F32, F64, STREAMS, stream
 from checks import dense, norm, orthonormality
 from sketchy.core import dense as whole
 from sketchy.core import sketch
+from sketchy.core.certificate import product_eps
 from sketchy.core.linalg import gaussian
-from sketchy.core.products import product_eps
 from sketchy.core.sketch import Sketch
 
 D, K, RANK, STEPS, DECAY = 48, 80, 8, 12, 0.9

@@ -6,7 +6,7 @@ import torch
 from cases import F32, F64
 from checks import assert_close
 from sketchy.core import moments
-from sketchy.core.linalg import energies
+from sketchy.core.extremes import energies
 
 BETAS = (0.0, 0.9, 0.999, 1.0)
 SCALES = (1e-30, 1e-20, 1.0, 1e20, 1e30)  # float32 squares of all but one leave the range

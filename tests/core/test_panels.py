@@ -6,8 +6,9 @@ import torch
 from cases import F64
 from checks import assert_close
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.core import momentum, panels
-from sketchy.core.linalg import energies
+from sketchy.core import momentum
+from sketchy.core.extremes import energies
+from sketchy.core.tuned import panels
 
 SHAPES = [(1, 7, 5), (4, 7, 5), (3, 40), (5,), (2, 3, 4, 5), (1, 1, 90)]
 

@@ -42,8 +42,8 @@ def multiplied(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def applied(root: InverseRoot, x: torch.Tensor) -> torch.Tensor:
     """G̃^(-e) x, and the same from the right."""
-    left = multiplied(root.apply_(x.clone()), root.outside)
-    right = multiplied(root.apply_right_(x.mT.clone()), root.outside).mT
+    left = multiplied(root.apply_(x.clone()), root.scale)
+    right = multiplied(root.apply_right_(x.mT.clone()), root.scale).mT
     assert_close(
         left, right, scale=left.abs().max().clamp(min=1e-300), tolerance=1e-5 if x.dtype == F32 else EXACT
     )

@@ -5,7 +5,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close
-from sketchy.core import products
+from sketchy.core.tuned import products
 
 # 1024 float32 or 512 float64 are a page: rows that lie so far apart are multiplied some at a time
 SHAPES = [(700, 1024), (1024, 1100), (30, 20), (1030, 512)]
@@ -27,8 +27,8 @@ def test_products_with_a_large_matrix_however_it_lies(shape, transposed, rank, d
     exact = A.double() @ X.double()
     near(products.product(A, X), exact)
     near(products.product(A, products.by_rows(X.mT.contiguous().mT)), exact)
-    near(products.add_product(Y.clone(), A, X), Y.double() + exact)
-    near(products.add_product(Y[0].clone(), A[0], X[0]), (Y.double() + exact)[0])
+    near(products.add_product_(Y.clone(), A, X), Y.double() + exact)
+    near(products.add_product_(Y[0].clone(), A[0], X[0]), (Y.double() + exact)[0])
     if not transposed:
         expected = A.double() + Y.double() @ X.double().mT
         near(products.add_outer_(A.clone(), Y, X), expected)
@@ -40,6 +40,6 @@ def test_a_triangle_is_divided_out_in_place_however_the_factor_lies(transposed, 
     L = torch.randn(2, 6, 6, generator=rng, dtype=F64).tril() + 4 * torch.eye(6, dtype=F64)
     Y = torch.randn(2, 40, 6, generator=rng, dtype=F64)
     given = Y.mT.contiguous().mT if transposed else Y.clone()
-    result = products.over_transposed(given, L)
+    result = products.solve_transposed_(given, L)
     assert result.data_ptr() == given.data_ptr()
     near(result @ L.mT, Y)

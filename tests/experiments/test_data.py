@@ -91,10 +91,10 @@ def test_rows_are_the_first_of_the_shuffled_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "a8a"}, "data='a8a': no such file, and no known set; known are a9a, cifar10, "),
-        ({"rows": 0}, "rows=0: must be from 1 to 1797, all that digits has"),
+        ({"name": "a8a"}, "data='a8a': no such file or known data set; known are a9a, cifar10, "),
+        ({"rows": 0}, "rows=0: must be from 1 to 1797, the number of rows of digits"),
         ({"rows": 1798}, "rows=1798: must be from 1 to 1797"),
-        ({"shuffle": -1}, "shuffle=-1: must be 0 or more"),
+        ({"shuffle": -1}, "shuffle=-1: must be at least 0"),
     ],
 )
 def test_a_mistake_is_told_with_what_is_allowed(change: dict[str, object], message: str) -> None:
@@ -105,8 +105,8 @@ def test_a_mistake_is_told_with_what_is_allowed(change: dict[str, object], messa
 @pytest.mark.parametrize(
     ("text", "packing", "message"),
     [
-        (b"not numbers\n", "", "can't be read as an svmlight file"),
-        (b"1 2:3 1:4\n", "", "can't be read as an svmlight file"),
+        (b"not numbers\n", "", "cannot be read as an svmlight file"),
+        (b"1 2:3 1:4\n", "", "cannot be read as an svmlight file"),
         (b"1 1:nan\n", "", "not finite"),
         (b"", "", "no rows|can't be read"),
     ],
@@ -120,7 +120,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: bytes, packing: str, mes
 def test_a_cut_archive_is_refused(tmp_path: Path, packing: str) -> None:
     path = tmp_path / f"cut{packing}"
     path.write_bytes(PACK[packing](TEXT * 1000)[:-20])
-    with pytest.raises(ValueError, match="can't be read"):
+    with pytest.raises(ValueError, match="cannot be read"):
         load(str(path))
 
 

@@ -99,10 +99,10 @@ def test_a_directory_of_other_options_is_refused_by_what_differs(tmp_path: Path)
     data = load("digits", rows=100)
     sweep.claim(tmp_path, sweep.plan(data, learners=("ogd",), grid=2))
     sweep.claim(tmp_path, sweep.plan(data, learners=("ogd",), grid=2))  # the same is welcome
-    with pytest.raises(ValueError, match="grid is 2 there and 3 here") as caught:
+    with pytest.raises(ValueError, match="grid was 2 and is now 3") as caught:
         sweep.claim(tmp_path, sweep.plan(data, learners=("ogd",), grid=3))
     assert "learners" not in str(caught.value)
-    with pytest.raises(ValueError, match="rows is 100 there and 99 here; data_sha256 is"):
+    with pytest.raises(ValueError, match="rows was 100 and is now 99; data_sha256 was"):
         sweep.claim(tmp_path, sweep.plan(load("digits", rows=99), learners=("ogd",), grid=2))
     assert json.loads((tmp_path / "options.json").read_text())["grid"] == 2
 
@@ -110,7 +110,7 @@ def test_a_directory_of_other_options_is_refused_by_what_differs(tmp_path: Path)
 def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     plan = sweep.plan(load("digits", rows=100), learners=("ogd",))
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="can't be used"):
+    with pytest.raises(ValueError, match="cannot be used"):
         sweep.claim(tmp_path / "file", plan)
     (tmp_path / "options.json").write_text("{")
     with pytest.raises(ValueError, match="not the options of a run"):
@@ -120,9 +120,9 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learners": ("sgd",)}, "learners='sgd': must be different ones of ogd, adagrad"),
-        ({"learners": ()}, "must be different ones of ogd, adagrad"),
-        ({"learners": ("ogd", "ogd")}, "must be different ones"),
+        ({"learners": ("sgd",)}, "learners='sgd': must be distinct ones of ada-fd, ada-lr"),
+        ({"learners": ()}, "must be distinct ones of ada-fd, ada-lr"),
+        ({"learners": ("ogd", "ogd")}, "must be distinct ones"),
         ({"grid": 0}, "grid=0: must be at least 1"),
     ],
 )

@@ -8,11 +8,11 @@ import torch
 
 from sketchy.experiments import plot, sweep, table
 from sketchy.experiments.data import Dataset, load
-from sketchy.experiments.table import Row
+from sketchy.experiments.table import SettingResult
 
 
-def row(learner: str, loss: float, eta: float = 1.0) -> Row:
-    return Row(learner, eta, 0.0, 10, 32_561, loss, 0.2, 0.1)
+def row(learner: str, loss: float, eta: float = 1.0) -> SettingResult:
+    return SettingResult(learner, eta, 0.0, 10, 32_561, loss, 0.2, 0.1)
 
 
 def plan(**options: object) -> sweep.Plan:

@@ -136,7 +136,7 @@ def test_a_point_that_is_not_best_is_refused(name: str, monkeypatch: pytest.Monk
         return x + 1e-3 * (inside - x), weights
 
     monkeypatch.setattr(hinge_best, solver, nearly)
-    with pytest.raises(ValueError, match=r"is known to .* only"):
+    with pytest.raises(ValueError, match="is known only to"):
         oco.best_point(oco.loss.hinge, X, y, DOMAINS[name])
 
 

@@ -23,7 +23,7 @@ from optim.optimizers import (
     snapshot,
     weights,
 )
-from sketchy.core.graft import RULES
+from sketchy.optim.parts.grafts import RULES
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_class = pytest.mark.parametrize("case", CLASSES, ids=str)
@@ -38,7 +38,7 @@ ACCIDENTS = {
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the road of accelerators, where no value is read: results are masked, not chosen."""
-    monkeypatch.setattr(sketchy.core.linalg, "_readable", lambda x: False)
+    monkeypatch.setattr(sketchy.core.tasks, "_READABLE", frozenset())
 
 
 @pytest.fixture(params=["read", "masked"])
@@ -294,7 +294,7 @@ def test_complex_parameters_are_refused_at_the_door(case: Case) -> None:
     assert_same(snapshot(optimizer), before)
 
 
-@pytest.mark.parametrize("rule", [None, *RULES])
+@pytest.mark.parametrize("rule", RULES)
 def test_steps_fade_when_gradients_have_gone(rule: str | None) -> None:
     """Also where a rule takes the length of one from whatever it is given."""
     p = weights()[0]

@@ -5,20 +5,17 @@ For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sketchy.core import corrected
 from sketchy.core import sketch as core
 from sketchy.core.axes import layout, merge, unfold
-from sketchy.core.linalg import certain, gaussian
-from sketchy.core.moments import weights
+from sketchy.core.linalg import gaussian
 from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import certain
 from sketchy.optim.engine import Engine
-from sketchy.optim.plan import Plan
-from sketchy.optim.routing import names_of
+from sketchy.optim.report import KnownCovariance
 
 _TOO_LARGE = 1e34  # such a gradient is as bad as Inf: its square is beyond float32
 _PROBES = 16  # Gaussian vectors behind a sketch's certified error
@@ -155,24 +152,17 @@ class States:
         pass
 
     def readings(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Reading]:
-        names = names_of(self._optimizer.param_groups)
-        groups = {p: group for group in self._optimizer.param_groups for p in group["params"]}
+        known: dict[Tensor, list[KnownCovariance]] = {}
+        for each in self._optimizer.covariances():
+            known.setdefault(each.parameter, []).append(each)
         for name, p in parameters:
-            state = self._optimizer.state.get(p)
-            if not state or not (self._include is None or self._include(name, p)):
+            if self._include is not None and not self._include(name, p):
                 continue
-            plan = self._optimizer._plan(groups[p], p, names.get(p))
-            trace = _trace(state, plan, groups[p])
-            for axis in plan.axes:
-                if axis is None:
-                    continue
-                lam, rho, bound = (
-                    state[f"{axis.name}_{field}"] for field in ("eigenvalues", "escaped_mass", "error_bound")
-                )
-                below = bound if axis.dense else torch.zeros_like(bound)  # rounding goes both ways
-                yield Reading(
-                    name, axis.name, Covariance(axis.dim, lam, rho, below, bound, trace), state["skipped"]
-                )
+            for each in known.get(p, ()):
+                lam, rho, bound = each.sketch.eigenvalues, each.sketch.escaped_mass, each.sketch.error_bound
+                below = bound if each.exact else torch.zeros_like(bound)  # rounding goes both ways
+                covariance = Covariance(each.sketch.dim, lam, rho, below, bound, each.trace)
+                yield Reading(name, each.axis, covariance, each.skipped)
 
 
 class _Weight:
@@ -256,19 +246,3 @@ def _described(shapes: Mapping[str, torch.Size]) -> str:
 
 def _is_matrix(p: Tensor) -> bool:
     return p.numel() > 0 and not p.is_complex() and len(merge(tuple(p.shape), None)) == 2
-
-
-def _trace(state: Mapping[str, Any], plan: Plan, group: Mapping[str, Any]) -> Tensor | None:
-    """tr L = tr R = Σ β₂^(t-i) ‖G_i‖², (S,), where an optimizer's state tells it, up to rounding.
-
-    Second moments in the sketched basis, and a graft's by rows, are those of the same sum, unless sketches
-    skip steps; and a factor that is kept whole knows it.
-    """
-    beta2 = group["betas"][1]
-    if "row_moment" in plan.state and group["update_every"] == 1:
-        return state["row_moment"].sum(-1) / weights(beta2)[1]
-    if "second_moment" in plan.state and group["update_every"] == 1:
-        m, n = plan.layout.block
-        return corrected.mass(state["second_moment"], (m, n)) / weights(beta2)[1]
-    whole = [axis for axis in plan.axes if axis is not None and axis.dense]
-    return state[f"{whole[0].name}_eigenvalues"].sum(-1) if whole else None

@@ -18,8 +18,8 @@ from sketchy.core.axes import merge
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import check
-from sketchy.optim.plan import plan
-from sketchy.optim.routing import route
+from sketchy.optim.parts.contracts import Part
+from sketchy.optim.slots import Meaning
 
 RANKS = (4, 16, 64, 256)
 SHAMPOO_BLOCK = 1024  # the paper's
@@ -43,7 +43,7 @@ class Weight:
     def named(cls, name: str | None, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> "Weight":
         """The weight on the path that our optimizers would give it by its name and shape."""
         shape = tuple(shape)
-        return cls(shape, dtype, route(shape, name, SketchyShampoo.kind, {"path": "auto"}))
+        return cls(shape, dtype, SketchyShampoo.path_of(shape, name))
 
     @property
     def count(self) -> int:
@@ -60,7 +60,7 @@ class Weight:
 
     @property
     def group(self) -> str:
-        if route(self.shape, None, SketchyShampoo.kind, {"path": self.path}) == "sketch":
+        if SketchyShampoo.path_of(self.shape, path=self.path) == "sketch":
             return GROUPS[0]
         return GROUPS[1] if sum(size != 1 for size in self.shape) > 1 else GROUPS[2]
 
@@ -90,7 +90,7 @@ Rule = Callable[[Weight], Held]
 
 
 @dataclass(frozen=True)
-class Contender:
+class Holder:
     """An optimizer and what it holds for one weight."""
 
     name: str
@@ -142,29 +142,31 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
     group = check(given.arguments, "")
 
     def held(w: Weight) -> Held:
-        path = route(w.shape, None, optimizer.kind, {**group, "path": w.path})
-        whole, ungrafted = (
-            plan(w.shape, w.dtype, path, optimizer.kind, options)
-            for options in (group, {**group, "graft": None})
-        )
-        parts = {name: tensor.bytes for name, tensor in ungrafted.state.items()}
-        momentum = parts.pop("momentum", 0)
-        second_moment = sum(size for name, size in parts.items() if name not in ("step", "skipped", "turn"))
-        return Held(momentum, second_moment, whole.bytes - momentum - second_moment)
+        plan = optimizer.plan_of(w.shape, w.dtype, **{**group, "path": w.path})
+        if plan.path == "none":
+            return Held(other=plan.bytes)
+        momentum = _bytes(plan.momentum)
+        second_moment = _bytes(plan.statistics) + _bytes(plan.preconditioner)
+        return Held(momentum, second_moment, plan.bytes - momentum - second_moment)
 
     return held
 
 
-def contenders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Contender]:
+def _bytes(part: Part) -> int:
+    """Of what a part keeps, without counters."""
+    return sum(slot.bytes for slot in part.slots.values() if slot.meaning is not Meaning.COUNTER)
+
+
+def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
     """The peers, then ours at several ranks; ``options`` go to ours."""
     dense = planned(Shampoo, block_size=SHAMPOO_BLOCK, **options)
     found = [
-        Contender("SGD", "momentum", "0", _sgd),
-        Contender("Adafactor", "no momentum", "m + n", _adafactor),
-        Contender("AdamW", "", "mn", _adamw),
-        Contender("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense),
-        Contender("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
-        Contender("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
+        Holder("SGD", "momentum", "0", _sgd),
+        Holder("Adafactor", "no momentum", "m + n", _adafactor),
+        Holder("AdamW", "", "mn", _adamw),
+        Holder("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense),
+        Holder("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
+        Holder("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
     ]
     kinds: tuple[tuple[type[Engine], str], ...] = (
         (SketchyShampoo, "k(m + n)"),
@@ -173,7 +175,7 @@ def contenders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Contender]:
     for optimizer, formula in kinds:
         for rank in ranks:
             rule = planned(optimizer, rank=rank, **options)
-            found.append(Contender(optimizer.__name__, f"rank {rank}", formula, rule, rank=rank))
+            found.append(Holder(optimizer.__name__, f"rank {rank}", formula, rule, rank=rank))
     return found
 
 

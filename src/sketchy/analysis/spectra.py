@@ -1,8 +1,8 @@
-"""Spectra of gradient covariances while a network trains: how few directions hold how much of the mass.
+"""Spectra of gradient covariances during training: how much of the mass lies in a few directions.
 
-For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i, seen
-through two numbers: the share of the trace that the k largest eigenvalues hold, and the intrinsic dimension
-tr C / λ_max, which is one over the share of the largest.
+For a weight with gradients G_i the covariances are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i.
+Two numbers describe the spectrum of each: the share of the k largest eigenvalues in the trace, and the
+intrinsic dimension tr C / λ_max.
 """
 
 import json
@@ -28,32 +28,32 @@ from sketchy.optim.routing import names_of
 
 @dataclass(frozen=True)
 class Spectrum:
-    """One axis of one block of one weight at one step: a line of the file.
+    """The spectrum of one axis of one block of one weight at one step: a line of the file.
 
-    Masses are in units of squared gradients. Where a covariance is zero, the shares and dimensions are None.
+    Masses are in units of squared gradients. If a covariance is zero, its shares and dimensions are None.
     """
 
     step: int
     parameter: str
     block: int
-    axis: str  # left for L, right for R; only, axis0, ... where an optimizer sees a weight otherwise
+    axis: str  # left for L, right for R; only, axis0, ... if the optimizer does not treat it as a matrix
     dim: int  # d
-    rank: int  # eigenvalues that are kept; all of them where rank = dim
+    rank: int  # number of eigenvalues that are kept; exact if rank = dim
     top: int  # k
-    share: float | None  # of the mass in the top k
+    share: float | None  # of the k largest eigenvalues in the trace
     share_low: float | None  # certified: share_low <= share <= share_high
     share_high: float | None
     intrinsic_dimension: float | None  # tr C / λ_max
-    intrinsic_low: float | None  # certified likewise
+    intrinsic_low: float | None  # also certified
     intrinsic_high: float | None
-    trace: float | None  # tr C, where it is known
+    trace: float | None  # tr C, if known
     escaped_mass: float  # ρ
     error_bound: float  # certified: ‖C - B Bᵀ‖ is at most this
     skipped: int  # gradients that were not finite
 
 
 def read(path: str | Path) -> list[Spectrum]:
-    """The records of a file; a last line that was cut off in writing is left out."""
+    """The records of a file. An incomplete last line is left out."""
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     names = {field.name for field in fields(Spectrum)}
     records = []
@@ -69,34 +69,35 @@ def read(path: str | Path) -> list[Spectrum]:
 
 
 class SpectrumMonitor:
-    """Records the spectra of a training run, whatever trains: follow the optimizers in a ``with`` block.
+    """Records the spectra of a training run. In a ``with`` block it follows the steps of the optimizers.
 
-    From a model, or from any torch optimizer, it keeps L and R of each weight itself: exactly for axes up to
-    ``exact_up_to``, by a sketch with its trace and certified error for longer ones. From one of our
-    optimizers it reads the sketches that are there, at no cost between two recordings; then ``beta2``,
-    ``exact_up_to``, ``rank`` and ``block_size`` are the optimizer's. Gradients are looked at when an
-    optimizer steps: accumulated, clipped and unscaled ones are seen as the optimizer sees them.
+    For a model or any torch optimizer, the monitor itself keeps L and R of each weight: exactly for axes up
+    to ``exact_up_to``, and for longer ones as a sketch with its trace and certified error. For one of our
+    optimizers, it reads the sketches of the optimizer's state, at no cost between two recordings. Then
+    ``beta2``, ``exact_up_to``, ``rank`` and ``block_size`` are those of the optimizer. Gradients are read
+    when an optimizer steps, so they are accumulated, unscaled and clipped as the optimizer gets them.
 
-    Without ``with``, call `step` once a training step: after ``backward`` and before gradients are cleared
-    (for one of our optimizers, after its step).
+    Without ``with``, call `step` once in each training step: after ``backward`` and before gradients are
+    cleared (for one of our optimizers, after its step).
 
     Args:
         source: a model, or an optimizer.
         every: steps between two recordings.
-        path: a file for the records, a JSON line each, appended and flushed at every recording; without it
-            they are kept in ``records``.
-        tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``.
-        top: k: a number of eigenvalues, or the share of an axis' length that it is (the paper's 256 of 1024).
-        beta2: decay of the covariances.
-        exact_up_to: the longest axis whose covariance is kept whole: dim² numbers, and the product G Gᵀ each
-            step, in float64 (on a CPU that may take longer than AdamW's step and the backward pass together).
-        rank: of the sketches of longer axes: dim * rank numbers, and matrix products of that width each step.
-        block_size: cut weights into blocks of at most this side, as blocked Shampoo does.
-        include: which weights, by name and tensor; all with two axes or more if not given.
-        resumed_at: steps that were taken before; `load_state_dict` brings what was gathered in them.
+        path: a file for the records. Each recording appends a JSON line for each record. Without a path, the
+            records are kept in ``records``.
+        tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``. top: k, as a number of
+        eigenvalues or as a share of the axis' length (the paper uses 256 of 1024). beta2: decay of the
+        covariances. exact_up_to: the longest axis whose covariance is kept exactly. This takes dim² numbers,
+        and the product
+            G Gᵀ in float64 each step (on a CPU it may take longer than AdamW's step plus the backward pass).
+        rank: rank of the sketches of longer axes. They take dim * rank numbers, and matrix products of that
+            width each step.
+        block_size: cut weights into blocks with sides of at most this length, as blocked Shampoo does.
+        include: a function of name and tensor that selects weights; by default all with two or more axes.
+        resumed_at: number of steps taken before a resume. `load_state_dict` restores their covariances.
 
-    On steps that are not recorded nothing waits for a device, but for the solver's choices where an axis is
-    longer than ``exact_up_to``. In distributed training give ``path`` on one rank.
+    Steps that are not recorded do not wait for the device, except for the solver's choices if an axis is
+    longer than ``exact_up_to``. In distributed training give ``path`` on one rank only.
 
     >>> net = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 1))
     >>> optimizer = torch.optim.AdamW(net.parameters())
@@ -142,23 +143,23 @@ class SpectrumMonitor:
         self._start = check_count("resumed_at", resumed_at, 0, "at least 0")
         self._source = source
         self._keeper = States(source, include) if isinstance(source, Engine) else Gradients(settings, include)
-        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each optimizer
+        self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # taken by each optimizer
         self._hooks: list[Any] = []
         self._outermost: FrameType | None = None  # the step that is being taken
         self.records: list[Spectrum] = []
         self._path = None if path is None else Path(path)
-        if self._path is not None:  # what is wrong with it shows now
+        if self._path is not None:  # a bad path raises now
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.touch()
         self._writer, self._own_writer = _writer(tensorboard)
 
     def __enter__(self) -> Self:
         if self._hooks:
-            raise RuntimeError("this monitor follows the optimizers already: enter it once")
+            raise RuntimeError("this monitor is active already: enter it only once")
         if isinstance(self._source, Optimizer):
             before = self._source.register_step_pre_hook(self._before)
             after = self._source.register_step_post_hook(self._after)
-        else:  # whichever optimizer moves the model's weights
+        else:  # any optimizer may update the model's weights
             before = register_optimizer_step_pre_hook(self._before)
             after = register_optimizer_step_post_hook(self._after)
         self._hooks = [before, after]
@@ -168,7 +169,7 @@ class SpectrumMonitor:
         self.close()
 
     def close(self) -> None:
-        """Stop following, and close what was opened."""
+        """Stop following the optimizers, and close the TensorBoard writer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -176,36 +177,36 @@ class SpectrumMonitor:
             self._writer.close()
 
     def step(self) -> None:
-        """Look at the gradients (of one of our optimizers: at its state), and record when it is time."""
+        """Read the gradients (for one of our optimizers, its state), and record every ``every`` steps."""
         if self._hooks:
-            raise RuntimeError("a with block follows the optimizers' steps itself: don't call step() in it")
+            raise RuntimeError("inside a with block the monitor steps by itself: don't call step()")
         self._observe(self._source)
         self._count(self._source)
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
-        """What was gathered, by weight, not copied. Of our optimizers nothing: their own state has it."""
+        """The covariances by weight, not copied. Empty for our optimizers: their own state has them."""
         return self._keeper.state(self._parameters(self._source))
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, dict[str, Tensor]]) -> None:
-        """Go on from there; ``resumed_at`` says at which step that is."""
+        """Restore the covariances. ``resumed_at`` must be the step at which they were saved."""
         self._keeper.load(self._parameters(self._source), state)
 
-    # ---- when
+    # ---- hooks
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         caller = sys._getframe(1)
         if any(frame is self._outermost for frame in _callers(caller)):
-            return  # an optimizer that steps by another's step, or by its parent's
+            return  # inside another optimizer's step, or its parent class's
         self._outermost = caller
-        if not _has_closure(args, kwargs):  # some optimizers write into the gradients as they step
+        if not _has_closure(args, kwargs):  # read now: some optimizers overwrite the gradients in their step
             self._observe(optimizer)
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._outermost is not sys._getframe(1):
             return
         self._outermost = None
-        if _has_closure(args, kwargs):  # which has made the gradients only now
+        if _has_closure(args, kwargs):  # it has computed the gradients just now
             self._observe(optimizer)
         if any(True for _ in self._parameters(optimizer)):
             self._count(optimizer)
@@ -216,7 +217,7 @@ class SpectrumMonitor:
             self._keeper.observe(name, p)
 
     def _parameters(self, source: nn.Module | Optimizer) -> Iterator[tuple[str, Tensor]]:
-        """The watched weights that ``source`` moves, with their names."""
+        """The monitored weights that ``source`` updates, with their names."""
         if isinstance(source, nn.Module):
             yield from source.named_parameters()
         elif isinstance(self._source, nn.Module):
@@ -240,7 +241,7 @@ class SpectrumMonitor:
         else:
             lines = "".join(json.dumps(asdict(record)) + "\n" for record in records)
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(lines)  # in one piece: an interrupt leaves whole lines
+                file.write(lines)  # a single write: an interrupt cannot split a line
         for record in records if self._writer is not None else ():
             place = f"{record.parameter}/{record.axis}" + (f"/{record.block}" if record.block else "")
             for value in ("share", "intrinsic_dimension", "escaped_mass", "skipped"):
@@ -249,7 +250,7 @@ class SpectrumMonitor:
 
 
 def _records(step: int, reading: Reading, top: int | float) -> Iterator[Spectrum]:
-    """A record for each block, by one copy from the device."""
+    """A record for each block, with a single copy from the device."""
     known = reading.covariance
     k = min(top, known.dim) if isinstance(top, int) else math.ceil(top * known.dim)
     trace = known.trace if known.trace is not None else torch.full_like(known.above, torch.nan)
@@ -286,7 +287,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Of the arguments of a step, the optimizer itself being the first."""
+    """Whether step() got a closure. The first of ``args`` is the optimizer."""
     return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
 
 
@@ -294,12 +295,12 @@ def _check_top(top: int | float) -> int | float:
     if isinstance(top, float) and 0 < top <= 1:
         return top
     if isinstance(top, float):
-        raise ValueError(f"top={top}: must be a count of eigenvalues, at least 1, or a share in (0, 1]")
+        raise ValueError(f"top={top}: must be a number of eigenvalues, at least 1, or a share in (0, 1]")
     return check_count("top", top, 1, "at least 1, or a share of the axis in (0, 1]")
 
 
 def _writer(tensorboard: Any) -> tuple[Any, bool]:
-    """What scalars are added to, and whether it is to be closed here."""
+    """The TensorBoard writer, and whether to close it."""
     if tensorboard is None or hasattr(tensorboard, "add_scalar"):
         return tensorboard, False
     try:

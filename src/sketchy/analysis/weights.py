@@ -1,4 +1,4 @@
-"""The weights of shapes, models and files, by name; no weight is read or made."""
+"""Names, shapes and dtypes of the weights in models and files; no weight is read or allocated."""
 
 import importlib
 import json
@@ -26,11 +26,11 @@ _SAFETENSORS = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
-_LONGEST_HEADER = 100 << 20  # the format's own limit
+_LONGEST_HEADER = 100 << 20  # the limit of the format
 
 
 def of_shapes(shapes: Iterable[str]) -> Weights:
-    """Shapes such as 4096x1024, named by themselves; equal ones are told apart by a number."""
+    """Weights from shapes such as 4096x1024, which is also their name; equal ones get a number."""
     found: Weights = {}
     for text in shapes:
         if not re.fullmatch(r"\d+([x×,]\d+)*", text):
@@ -43,7 +43,7 @@ def of_shapes(shapes: Iterable[str]) -> Weights:
 
 
 def of_model(model: nn.Module) -> Weights:
-    """The trained parameters of a model, each once, on the paths of `sketchy.param_groups`."""
+    """The trainable parameters of a model, each once, with their paths in `sketchy.param_groups`."""
     paths = {name: group["path"] for group in param_groups(model) for name, _ in group["params"]}
     return {
         name: Weight(tuple(p.shape), p.dtype, paths[name])
@@ -53,11 +53,11 @@ def of_model(model: nn.Module) -> Weights:
 
 
 def of_factory(address: str) -> Weights:
-    """The parameters of what ``package.module:factory`` builds, on the meta device: without memory."""
+    """The parameters of the model that ``package.module:factory`` builds on the meta device."""
     module_name, _, attribute = address.partition(":")
     if not module_name or not attribute:
         raise ValueError(f"model={address!r}: must be package.module:function")
-    sys.path.insert(0, str(Path.cwd()))  # a file beside the user is a module, too
+    sys.path.insert(0, str(Path.cwd()))  # also find modules in the current directory
     try:
         factory: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -72,7 +72,7 @@ def of_factory(address: str) -> Weights:
         sys.path.pop(0)
     if not callable(factory):
         kind = type(factory).__name__
-        raise ValueError(f"model={address!r}: must be a function or class, to be called here; it is a {kind}")
+        raise ValueError(f"model={address!r}: must be a function or class that can be called; it is a {kind}")
     try:
         with torch.device("meta"), _Unfilled():
             model = factory()
@@ -86,7 +86,7 @@ def of_factory(address: str) -> Weights:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Draws no random numbers for weights that don't exist; torch would load a second of code for it."""
+    """Skips the random initialisation of meta tensors, for which torch would import code for a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,7 +100,7 @@ class _Unfilled(TorchFunctionMode):
 
 
 def of_file(path: Path) -> Weights:
-    """The floating tensors of a safetensors file or of a saved ``state_dict``, by their headers."""
+    """The floating-point tensors of a safetensors file or a saved ``state_dict``, read from its header."""
     if path.suffix == ".safetensors":
         found = _of_safetensors(path)
     elif path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
@@ -108,7 +108,7 @@ def of_file(path: Path) -> Weights:
     else:
         raise ValueError(f"file={str(path)!r}: must end in .safetensors, .pt, .pth, .bin or .ckpt")
     if not found:
-        raise ValueError(f"file={str(path)!r}: holds no floating-point tensor")
+        raise ValueError(f"file={str(path)!r}: contains no floating-point tensor")
     return found
 
 
@@ -126,24 +126,24 @@ def _of_safetensors(path: Path) -> Weights:
             if not entry["dtype"].startswith(("I", "U", "BOOL"))
         }
     except (ValueError, AttributeError, TypeError, KeyError) as error:
-        raise ValueError(f"file={str(path)!r}: is no safetensors file ({_told(error)})") from error
+        raise ValueError(f"file={str(path)!r}: is not a safetensors file ({_told(error)})") from error
 
 
 def _of_state_dict(path: Path) -> Weights:
-    path.open("rb").close()  # torch words a missing file in its own way
+    path.open("rb").close()  # raises the usual error for a missing file
     try:
-        # mapped, not read; on the meta device, tied weights could not be told from equal shapes
+        # mapped, not read. Not on the meta device: tied weights would look like two of equal shape.
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise ValueError(
-            f"file={str(path)!r}: torch.load(weights_only=True) can't read it: {_told(error)}"
+            f"file={str(path)!r}: torch.load(weights_only=True) cannot read it: {_told(error)}"
         ) from error
-    for key in ("state_dict", "model_state_dict", "model"):  # a checkpoint that holds more than weights
+    for key in ("state_dict", "model_state_dict", "model"):  # a checkpoint with more than weights
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping):
         kind = type(content).__name__
-        raise ValueError(f"file={str(path)!r}: must hold a state_dict, names to tensors; it holds a {kind}")
+        raise ValueError(f"file={str(path)!r}: must contain a state_dict; it contains a {kind}")
     found, seen = {}, set()
     for name, value in content.items():
         if isinstance(value, Tensor) and value.is_floating_point():

@@ -1,7 +1,7 @@
-"""The command line: parse, one library call, rows to disk, table to screen.
+"""The command line: parse options, call the library, write rows to disk, print a table.
 
-A command is the function of its own name in the module of its own name. At their top these modules import
-only what describes their options; torch and the rest come when a command runs.
+The command `x` is the function `x` in the module `sketchy.cli.x`. At module level, these modules import only
+what their options need. Torch and the rest are imported when a command runs.
 """
 
 import shutil
@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from inspect import signature
 
 from sketchy.cli.mistakes import last_words
 
@@ -22,11 +23,11 @@ Second-order training that fits in memory: sketches, online learning, experiment
 
 {commands}
 
-  sketchy COMMAND --help   its options, with an example
+  sketchy COMMAND --help   the options of a command, with an example
   sketchy --version
-  --debug                  with any command: where an error comes from
+  --debug                  with any command: print the traceback of an error
 
-Exit status: 0 all is well, 1 it failed, 2 the command was not understood, 130 Ctrl-C.
+Exit status: 0 success, 1 failure, 2 invalid command or options, 130 Ctrl-C.
 """
 
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of `sketchy`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
-    own, passed_on = words[:end], words[end + 1 :]  # what follows -- is somebody else's
+    own, passed_on = words[:end], words[end + 1 :]  # words after -- are passed on
     debug = "--debug" in own
     own = [word for word in own if word != "--debug"]
     name = own[0] if own else "--help"
@@ -49,28 +50,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             print(__version__)
         else:
-            print(f"sketchy: {name!r} is no command; there are {', '.join(COMMANDS)}", file=sys.stderr)
+            print(f"sketchy: unknown command {name!r}; commands: {', '.join(COMMANDS)}", file=sys.stderr)
             raise SystemExit(2)
 
 
 def _run(name: str, words: Sequence[str], passed_on: Sequence[str]) -> None:
     import tyro
 
-    command = _command(name)
+    call = command(name)
     if passed_on:
-        if name != "bench":
-            print(f"sketchy {name}: takes nothing after --", file=sys.stderr)
+        if "arguments" not in signature(call).parameters:
+            print(f"sketchy {name}: takes no arguments after --", file=sys.stderr)
             raise SystemExit(2)
-        command = partial(command, arguments=tuple(passed_on))
-    tyro.cli(command, prog=f"sketchy {name}", args=words)
+        call = partial(call, arguments=tuple(passed_on))
+    tyro.cli(call, prog=f"sketchy {name}", args=words)
 
 
-def _command(name: str) -> Callable[..., None]:
+def command(name: str) -> Callable[..., None]:
+    """The function of a command."""
     return getattr(import_module(f"sketchy.cli.{name}"), name)
 
 
 def _summary(name: str) -> str:
-    """The first line of the command's docstring, for a terminal."""
-    first = (_command(name).__doc__ or "").partition("\n")[0]
+    """The first line of the command's docstring, wrapped for the terminal."""
+    first = (command(name).__doc__ or "").partition("\n")[0]
     width = max(60, shutil.get_terminal_size().columns - 1)
     return textwrap.fill(first, width, initial_indent=f"  {name:16}", subsequent_indent=18 * " ")

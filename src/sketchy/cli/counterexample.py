@@ -1,4 +1,4 @@
-"""`sketchy counterexample`: Observation 2, where Ada-FD's bound outgrows S-AdaGrad's."""
+"""`sketchy counterexample`: Observation 2, where Ada-FD's bound grows faster than S-AdaGrad's."""
 
 from pathlib import Path
 
@@ -14,18 +14,18 @@ def counterexample(
     seeds: int = 4,
     out: Path = Path("runs/counterexample"),
 ) -> None:
-    """Play Observation 2's linear losses for growing T: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
+    """Play the linear losses of Observation 2: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
 
     Example: sketchy counterexample --rounds 250 500 1000 --seeds 2
 
-    Both learners are tuned to each T as their theorems ask. Prints the bounds, the regrets and their
-    fitted exponents; writes results.jsonl and growth.png.
+    Both learners are tuned to each T, as their theorems require. Prints the bounds, the regrets and their
+    fitted exponents. Writes results.jsonl and growth.png.
 
     Args:
-        rounds: The horizons T.
-        dim: Dimension, and number of the orthonormal vectors that the losses are drawn from.
+        rounds: The horizons T, in rounds.
+        dim: Dimension. The losses are drawn from as many orthonormal vectors.
         sketch_size: Rows of a sketch, the paper's l.
-        seeds: Streams to average over.
+        seeds: Number of random streams to average over.
         out: Directory for the results.
     """
     import json
@@ -44,14 +44,14 @@ def counterexample(
     with user_mistakes("sketchy counterexample"):
         if len(horizons) < 2 or horizons[0] < 1:
             raise ValueError(
-                f"rounds={' '.join(map(str, rounds))}: must be two or more different positive numbers"
+                f"rounds={' '.join(map(str, rounds))}: must be two or more distinct positive numbers"
             )
         if seeds < 1:
             raise ValueError(f"seeds={seeds}: must be at least 1")
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"out={str(out)!r}: can't be used: {error.strerror}") from error
+            raise ValueError(f"out={str(out)!r}: cannot be used: {error.strerror}") from error
         with console.status(f"playing {2 * sum(horizons):,} rounds"), one_thread():
             found = growth(horizons, dim=dim, sketch_size=sketch_size, seeds=seeds)
 

@@ -1,4 +1,4 @@
-"""`sketchy demo`: train a small network on data that needs no download, with AdamW and with ours."""
+"""`sketchy demo`: train a small network with AdamW and with our optimizers. It needs no download."""
 
 from pathlib import Path
 
@@ -16,16 +16,16 @@ def demo(
 
     Example: sketchy demo --rank 8 --out runs/demo
 
-    Every optimizer runs at every rate and is shown at its best. Prints a table and writes rows.jsonl,
-    training.png and runs.jsonl (a line for each run). Takes about a minute. Ctrl-C saves and stops; the same
-    command then goes on from there. Once all is done it starts anew.
+    Every optimizer runs with every learning rate, and is shown with its best. Prints a table and writes
+    rows.jsonl, training.png and runs.jsonl (a line for each run). Takes about a minute. Ctrl-C saves and
+    stops; run the same command to resume. After a complete run, it starts from the beginning.
 
     Args:
         out: Directory for the results.
         rank: Rank of the sketches, the paper's l.
-        steps: Training steps of one run.
-        seeds: Runs of each optimizer at each rate.
-        rates: Learning rates that every optimizer tries.
+        steps: Training steps in each run.
+        seeds: Number of runs of each optimizer with each learning rate.
+        rates: Learning rates to try for every optimizer.
     """
     import json
     from dataclasses import asdict
@@ -47,7 +47,7 @@ def demo(
             raise ValueError(f"steps={steps}: must be at least 1")
         task = tasks.load("digits")
         makers = comparison.contenders(rank)
-        for make in makers.values():  # a mistake shows at once, not after a minute of training
+        for make in makers.values():  # invalid options raise now, not after a minute of training
             for rate in rates:
                 make(task.model(0), rate)
         out.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def demo(
         records = list(track(every, "training", total=len(planned), console=console))
     if len(records) < len(planned):
         done = f"{len(records)} of {len(planned)} runs are saved in {path}"
-        print(f"stopped; {done}, and the same command goes on from there")
+        print(f"stopped; {done}; run the same command to resume")
         raise SystemExit(130)
     results = comparison.rows(records)
 
@@ -71,8 +71,8 @@ def demo(
     tried = ", ".join(f"{rate:g}" for rate in rates)
     table = Table(
         title=f"{steps} steps on {len(task.train)} digits, {held_out} held out; mean of {seeds} seeds",
-        caption=f"Each at the best of the rates {tried}; sketches of rank {rank}."
-        f" steps: until {results[0].optimizer}'s loss is reached; bytes: of optimizer state",
+        caption=f"Each with the best of the learning rates {tried}; sketches of rank {rank}."
+        f" steps: to reach {results[0].optimizer}'s final loss; bytes: of optimizer state",
         box=box.SIMPLE_HEAD,
     )
     columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step")

@@ -19,20 +19,20 @@ def memory(
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None,
     momentum_dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> None:
-    """Count the optimizer state that a model needs, with peers and with ours at several ranks.
+    """Count the bytes of optimizer state that a model needs, for our optimizers and for others.
 
     Example: sketchy memory --model sketchy.experiments.architectures:gpt2_xl --budget 8GiB
 
     Args:
-        shape: A weight, such as 4096x1024; may be given again.
-        model: A function that builds a torch module, as package.module:function; it runs on the meta device.
-        file: A safetensors file or a saved state_dict; only its header is read; may be given again.
+        shape: Shape of a weight, such as 4096x1024; may be repeated.
+        model: Function that builds a torch module, as package.module:function; it runs on the meta device.
+        file: A safetensors file or a saved state_dict, of which only the header is read; may be repeated.
         ranks: Ranks of the sketches, the paper's l.
-        budget: Such as 8GiB or 500MB: also find the ranks that fit.
-        plot: Draw the paper's memory figure for these weights, as a PNG.
-        json: Print JSON and nothing else.
-        dtype: Of all weights, instead of their own; shapes are float32.
-        momentum_dtype: Of our optimizers' momentum, as in their options; float32 if not given.
+        budget: Memory for the state, such as 8GiB or 500MB. Also finds the ranks that fit.
+        plot: PNG file for the paper's memory figure of these weights.
+        json: Print only JSON.
+        dtype: Type of all weights; if not given, their own (float32 for --shape).
+        momentum_dtype: Type of our optimizers' momentum, as in their options; float32 if not given.
     """
     from sketchy.cli import memory_report as report
 

@@ -1,4 +1,4 @@
-"""What `sketchy memory` finds, as tables, as JSON and as a picture."""
+"""The results of `sketchy memory` as tables, JSON and a picture."""
 
 import json
 import re
@@ -18,13 +18,13 @@ from sketchy.analysis import weights as sources
 from sketchy.analysis.memory import (
     GROUPS,
     SOAP_LONGEST,
-    Contender,
     Fit,
     Held,
+    Holder,
     Weight,
     by_group,
-    contenders,
     fit,
+    holders,
     human,
 )
 from sketchy.optim import SketchyShampoo, SketchySOAP
@@ -39,7 +39,7 @@ _UNITS = {"b": 1} | {
 def gather(
     shapes: Iterable[str], model: str | None, files: Iterable[Path], dtype: str | None
 ) -> dict[str, Weight]:
-    """The weights of all inputs together."""
+    """All weights of the inputs."""
     parts = [sources.of_shapes(shapes), *(sources.of_file(path) for path in files)]
     if model is not None:
         parts.append(sources.of_factory(model))
@@ -47,17 +47,17 @@ def gather(
     for part in parts:
         twice = weights.keys() & part.keys()
         if twice:
-            raise ValueError(f"weight {min(twice)!r} is in two of the inputs; give each weight once")
+            raise ValueError(f"weight {min(twice)!r} is in two inputs; give each weight once")
         weights |= part
     if not any(weight.count for weight in weights.values()):
-        raise ValueError("there are no weights to count; give --shape 4096x1024, --model or --file")
+        raise ValueError("no weights given; use --shape 4096x1024, --model or --file")
     if dtype is not None:
         weights = {name: replace(w, dtype=getattr(torch, dtype)) for name, w in weights.items()}
     return weights
 
 
 def parse_bytes(text: str) -> int:
-    """8GiB, 500MB, 1.5 TB: bytes."""
+    """The number of bytes in a text such as 8GiB, 500MB or 1.5 TB."""
     match = re.fullmatch(r"(\d+\.?\d*)\s*([kmgtp]?i?b)", text.strip().lower())
     if match is None:
         raise ValueError(f"budget={text!r}: must be a number with a unit, such as 8GiB or 500MB")
@@ -65,7 +65,7 @@ def parse_bytes(text: str) -> int:
 
 
 class Report:
-    """Every contender's state for the weights, and the ranks that fit a budget."""
+    """The state of every optimizer for these weights, and the ranks that fit a budget."""
 
     def __init__(
         self, weights: dict[str, Weight], ranks: Sequence[int], budget: str | None, options: dict[str, Any]
@@ -74,9 +74,9 @@ class Report:
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 16 64")
         self.weights = weights
         self.count = sum(weight.count for weight in weights.values())
-        self.rows: list[tuple[Contender, dict[str, Held]]] = [
-            (contender, by_group(weights.values(), contender.held))
-            for contender in contenders(tuple(dict.fromkeys(ranks)), **options)
+        self.rows: list[tuple[Holder, dict[str, Held]]] = [
+            (holder, by_group(weights.values(), holder.held))
+            for holder in holders(tuple(dict.fromkeys(ranks)), **options)
         ]
         self.budget = None if budget is None else parse_bytes(budget)
         self.fits: list[Fit] = []
@@ -95,7 +95,7 @@ class Report:
         return [weight for weight in self.weights.values() if weight.group == group]
 
 
-# ---- for machines
+# ---- JSON
 
 
 def print_json(report: Report) -> None:
@@ -122,12 +122,12 @@ def _plain(report: Report) -> dict[str, Any]:
     return found
 
 
-def _plain_row(report: Report, contender: Contender, held: dict[str, Held]) -> dict[str, Any]:
+def _plain_row(report: Report, holder: Holder, held: dict[str, Held]) -> dict[str, Any]:
     whole = sum(held.values(), Held())
     return {
-        "optimizer": contender.name,
-        "setting": contender.setting,
-        "rank": contender.rank,
+        "optimizer": holder.name,
+        "setting": holder.setting,
+        "rank": holder.rank,
         "bytes": whole.total,
         "floats_per_weight": report.floats_per_weight(whole.total),
         **asdict(whole),
@@ -136,7 +136,7 @@ def _plain_row(report: Report, contender: Contender, held: dict[str, Held]) -> d
 
 
 def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
-    """The rank of each weight as the parameter groups that an optimizer takes."""
+    """The rank of each weight, as parameter groups for an optimizer."""
     groups: dict[int | None, list[str]] = {}
     for name, weight in report.weights.items():
         groups.setdefault(found.ranks.get(weight), []).append(name)
@@ -154,7 +154,7 @@ def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
     }
 
 
-# ---- for people
+# ---- tables and a picture
 
 
 def print_tables(report: Report, plot: Path | None) -> None:
@@ -170,8 +170,8 @@ def print_tables(report: Report, plot: Path | None) -> None:
 def _estimates(report: Report) -> Table:
     table = Table(
         title=f"Optimizer state for {report.count:,} weights in {len(report.weights):,} tensors",
-        caption="floats: of 4 bytes, for each weight. Shampoo and the sketched optimizers treat embeddings"
-        " (output heads, too) and vectors as Adam does. SOAP leaves out sides longer than"
+        caption="floats: of 4 bytes, per weight. Shampoo and the sketched optimizers use Adam for embeddings,"
+        " output heads and vectors. SOAP does not precondition sides longer than"
         f" {SOAP_LONGEST:,}, its authors' default.",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -183,16 +183,16 @@ def _estimates(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     own = {group: sum(weight.bytes for weight in report.members(group)) for group in groups}
     table.add_row("the weights themselves", *_cells(report, own), style="dim", end_section=True)
-    following = [contender for contender, _ in report.rows[1:]]
-    for (contender, held), after in zip_longest(report.rows, following):
+    following = [holder for holder, _ in report.rows[1:]]
+    for (holder, held), after in zip_longest(report.rows, following):
         sizes = {group: part.total for group, part in held.items()}
-        ends = after is not None and after.rank is not None and after.name != contender.name
-        table.add_row(_label(contender), *_cells(report, sizes), end_section=ends)
+        ends = after is not None and after.rank is not None and after.name != holder.name
+        table.add_row(_label(holder), *_cells(report, sizes), end_section=ends)
     return table
 
 
-def _label(contender: Contender) -> str:
-    return ", ".join(filter(None, (contender.name, contender.setting)))
+def _label(holder: Holder) -> str:
+    return ", ".join(filter(None, (holder.name, holder.setting)))
 
 
 def _cells(report: Report, sizes: dict[str, int]) -> list[str]:
@@ -203,9 +203,9 @@ def _cells(report: Report, sizes: dict[str, int]) -> list[str]:
 def _fits(report: Report, budget: int) -> Table:
     table = Table(
         title=f"Ranks that fit {human(budget)}",
-        caption="One rank for all weights, or one for each: r = s mn / (m + n), with the share s that fits,"
-        " so that every m x n weight spends the same share of its size on its sketches. exact: nothing is"
-        " cut. --json lists the weights by name.",
+        caption="Either one rank for all weights, or a rank for each: r = s mn / (m + n), with the largest s"
+        " that fits. Then the sketches of every m x n weight take the same share of its size. exact: the"
+        " sketch loses nothing. --json lists the weights by name.",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         min_width=72,
@@ -217,7 +217,7 @@ def _fits(report: Report, budget: int) -> Table:
     counts = Counter(weight for weight in report.weights.values() if weight in report.fits[0].ranks)
     if not counts:
         sizes = [human(found.bytes) for found in report.fits]
-        table.add_row("none is sketched: bytes at any rank", "0", *sizes)
+        table.add_row("no weight is sketched: bytes at any rank", "0", *sizes)
         return table
     longest = max(max(weight.sides) for weight in counts)
     table.add_row("one rank for all", str(counts.total()), *(_rank(f.rank, longest) for f in report.fits))
@@ -234,27 +234,25 @@ def _rank(rank: int | None, side: int) -> str:
 
 
 def draw(report: Report, path: Path) -> None:
-    """The paper's memory figure: what each optimizer keeps to represent second moments of matrices."""
+    """The paper's memory figure: the memory of each optimizer for the second moments of matrices."""
     from sketchy.experiments.plot import bars
 
     if path.suffix != ".png":
         raise ValueError(f"plot={str(path)!r}: must end in .png")
     matrices = report.members(GROUPS[0])
     if not matrices:
-        raise ValueError(
-            f"plot={str(path)!r}: these weights are vectors or embeddings; the figure is of matrices"
-        )
+        raise ValueError(f"plot={str(path)!r}: no weight is a matrix (vectors and embeddings are not drawn)")
     count = sum(weight.count for weight in matrices)
     values, notes, ours = {}, [], set()
-    for contender, held in report.rows:
+    for holder, held in report.rows:
         size = held[GROUPS[0]].second_moment
         if size:
-            label = f"{_label(contender)}:  {contender.second_moment}"
+            label = f"{_label(holder)}:  {holder.second_moment}"
             values[label] = size / 4 / count
             notes.append(f"{values[label]:.3g}   {human(size)}")
-            if contender.rank is not None:
+            if holder.rank is not None:
                 ours.add(label)
     path.parent.mkdir(parents=True, exist_ok=True)
     title = f"Memory for second moments: {count:,} weights in m x n matrices ({len(matrices)} of them)"
-    x = "floats for each weight, momentum and grafts apart (dashed: as many as weights)"
+    x = "floats per weight, without momentum and grafts (dashed: one per weight)"
     path.write_bytes(bars(values, title=title, x=x, notes=notes, strong=ours))

@@ -1,7 +1,10 @@
-"""`sketchy oco`: the paper's online table, on any data set."""
+"""`sketchy oco`: the paper's table of online learners, on any data set."""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import arg
 
 from sketchy.cli.mistakes import user_mistakes
 from sketchy.experiments.paper import GRID_POINTS, PAPER_LEARNERS, SKETCH_SIZE
@@ -13,10 +16,19 @@ if TYPE_CHECKING:
     from sketchy.experiments.sweep import Plan
 
 
+def learner_names() -> list[str]:
+    """The keys of `sketchy.oco.LEARNERS`, read from the learners' files: importing them would load torch."""
+    files = sorted((Path(__file__).parents[1] / "oco").glob("*.py"))
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    return [name for text in texts for name in re.findall(r'^    name = "(.+)"$', text, re.MULTILINE)]
+
+
 def oco(
     data: str,
     out: Path | None = None,
-    learners: tuple[str, ...] = PAPER_LEARNERS,
+    learners: Annotated[
+        tuple[str, ...], arg(help=f"Learners to run, any of {', '.join(learner_names())}.")
+    ] = PAPER_LEARNERS,
     rows: int | None = None,
     sketch_size: int = SKETCH_SIZE,
     grid: int = GRID_POINTS,
@@ -25,24 +37,23 @@ def oco(
     download: bool = False,
     processes: int = 2,
 ) -> None:
-    """Run online learners over their grids on a data set, and rank them by average cumulative loss.
+    """Run online learners on a data set, each with a grid of settings, and rank them by average loss.
 
     Example: sketchy oco --data digits --rows 500 --learners ogd adagrad s-adagrad
 
-    Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; the same command then
-    goes on from there. A file may be packed (.bz2, .gz, .xz).
+    Writes options.json, results.jsonl, table.md and curves.png. Ctrl-C saves and stops; run the same command
+    to resume. Data files may be compressed (.bz2, .gz, .xz).
 
     Args:
         data: a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer, or an svmlight file.
         out: Directory for the results; runs/DATA if not given.
-        learners: Which to run; also full-adagrad, son, ada-lr, radagrad, epoch-adagrad, ggt.
-        rows: Only so many rows, the first ones.
+        rows: Number of rows to use, from the first; all if not given.
         sketch_size: Rows of a sketch, the paper's l.
-        grid: Settings for each learner, spread over 1e-6 to 1.
-        shuffle: Shuffle the rows with this seed; they are in file order if not given.
-        data_dir: Where the data sets are; else $SKETCHY_DATA, else a cache of yours.
-        download: Fetch the data set if it is missing.
-        processes: How many learners run at the same time.
+        grid: Number of settings for each learner, log-spaced from 1e-6 to 1.
+        shuffle: Shuffle the rows with this seed; in file order if not given.
+        data_dir: Directory of the data sets; if not given, $SKETCHY_DATA or the user's cache.
+        download: Download the data set if it is missing.
+        processes: Number of learners to run in parallel.
     """
     from rich.console import Console
 
@@ -51,7 +62,7 @@ def oco(
     from sketchy.experiments.pool import stop_by_signal
 
     out = out or Path("runs") / Path(data).name
-    console = Console(markup=False, highlight=False)  # names of files may look like markup
+    console = Console(markup=False, highlight=False)  # file names may look like markup
     with user_mistakes("sketchy oco"):
         names = tuple(name for word in learners for name in word.split(","))
         dataset = load(data, directory=data_dir, download=download, rows=rows, shuffle=shuffle)
@@ -75,12 +86,12 @@ def oco(
     finally:
         _write(plan, out, console)
     if not complete:
-        console.print(f"stopped; all is saved in {out}, and the same command goes on from there")
+        console.print(f"stopped; everything is saved in {out}; run the same command to resume")
         raise SystemExit(130)
 
 
 def _write(plan: "Plan", out: Path, console: "Console") -> None:
-    """The rows, the table and the picture of the learners that are through."""
+    """Write the rows, the table and the picture of the learners that have finished."""
     from rich import box
     from rich.table import Column, Table
     from rich.text import Text

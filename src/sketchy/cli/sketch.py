@@ -1,4 +1,4 @@
-"""`sketchy sketch`: sketch a real data set that needs no download."""
+"""`sketchy sketch`: sketch a real data set. It needs no download."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from sketchy.cli.mistakes import user_mistakes
 
 
 def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 32)) -> None:
-    """Stream scikit-learn's digits through sketches of several ranks: true, certified and promised error.
+    """Sketch scikit-learn's digits with several ranks, and compare true, certified and guaranteed error.
 
     Example: sketchy sketch --ranks 8 32 --out runs/sketch
 
@@ -33,15 +33,15 @@ def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 8 16")
         vectors = sketching.digits()
         count, dim = vectors.shape
-        for rank in ranks:  # a mistake shows before the bar does
+        for rank in ranks:  # an invalid rank raises before the progress bar starts
             FrequentDirections(dim, rank)
         out.mkdir(parents=True, exist_ok=True)
     total = 2 * len(ranks)
     results = list(track(sketching.rows(vectors, ranks), "sketching", total=total, console=console))
 
     table = Table(
-        title=f"{count} digits of {dim} pixels, one by one; the covariance itself is {dim * dim} numbers",
-        caption="Errors are ‖C - BBᵀ‖ / ‖C‖; certified is what the sketch says of itself",
+        title=f"{count} digits of {dim} pixels, one by one; the covariance has {dim * dim} numbers",
+        caption="Errors are ‖C - BBᵀ‖ / ‖C‖; certified: the sketch's own upper bound; Lemma 1: the paper's",
         box=box.SIMPLE_HEAD,
     )
     for column in ("solver", "rank", "numbers", "true error", "certified", "Lemma 1", "µs/vector"):

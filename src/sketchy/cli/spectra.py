@@ -1,4 +1,4 @@
-"""`sketchy spectra`: how concentrated are the gradient covariances of a training run?"""
+"""`sketchy spectra`: how concentrated the gradient covariances of a training run are."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,35 +32,35 @@ def spectra(
     data_dir: Path | None = None,
     download: bool = False,
 ) -> None:
-    """Train a small network and draw the paper's two spectral figures: top-k mass, intrinsic dimension.
+    """Train a small network and draw the top-k mass and intrinsic dimension of its gradient covariances.
 
     Example: sketchy spectra --task charlm --optimizer SketchyShampoo --rank 32
 
     Example: sketchy spectra --control --trials 4
 
-    Writes spectra.jsonl (a line for each covariance at each recording), share.png and dimension.png.
-    --control repeats the paper's experiment with Gaussian gradients instead, a line of control.jsonl for each
-    trial: 20 trials take some four minutes; it fails where a mean is not within three standard errors (ours
-    and the paper's combined) of the paper's. Ctrl-C saves and stops, either of them; the same command then
-    goes on from there. Once all is done it starts anew.
+    These are the paper's two spectral figures. Writes spectra.jsonl (a line for each covariance at each
+    recording), share.png and dimension.png. --control repeats the paper's experiment with Gaussian gradients
+    instead, and writes a line of control.jsonl for each trial. 20 trials take about four minutes. It fails if
+    a mean is more than three standard errors of the difference away from the paper's mean. Ctrl-C saves and
+    stops; run the same command to resume. After a complete run, it starts from the beginning.
 
     Args:
-        task: The network to train: digits needs no download; also charlm, autoencoder, cifar10, ...
-        optimizer: Of sketched ones spectra are read out, with bounds; of AdamW and Shampoo they are exact.
-        steps: Training steps; the task's own number if not given.
-        every: Steps between two recordings; a fortieth of the run if not given.
+        task: Task to train: digits (no download), charlm, autoencoder, cifar10, ...
+        optimizer: Sketched optimizers give spectra with bounds; AdamW and Shampoo give exact ones.
+        steps: Training steps; the task's default if not given.
+        every: Steps between two recordings; a fortieth of all steps if not given.
         rate: Learning rate.
         rank: Rank of the sketches, the paper's l.
-        top: k: a number of eigenvalues, or the share of an axis that they are; the paper has 256 of 1024.
-        seed: Of the network and of its batches.
-        out: Directory for the results; runs/spectra/TASK (or control), or that of the file, if not given.
-        from_: Draw the records in this file, train nothing.
-        tensorboard: Write TensorBoard files too.
+        top: k, as a number of eigenvalues or as a share of all; the paper uses 256 of 1024.
+        seed: Seed of the network and of its batches.
+        out: Directory for the results; if not given, runs/spectra/TASK (or control), or that of --from.
+        from_: Draw the records in this file instead of training.
+        tensorboard: Also write TensorBoard files.
         control: Repeat the Gaussian control experiment.
-        trials: Of the control experiment.
-        json: Print JSON and nothing else.
-        data_dir: Where the data sets are; else $SKETCHY_DATA, else a cache of yours.
-        download: Fetch the data set if it is missing.
+        trials: Number of trials of the control experiment.
+        json: Print only JSON.
+        data_dir: Directory of the data sets; if not given, $SKETCHY_DATA or the user's cache.
+        download: Download the data set if it is missing.
     """
     if control:
         _control(trials, out or Path("runs/spectra/control"), json)
@@ -83,7 +83,7 @@ def spectra(
             title = f"{task}, {optimizer}"
         records = read(path)
         if not records and not status:
-            raise ValueError(f"{path}: no records; a run must reach a step that --every divides")
+            raise ValueError(f"{path}: no records; a run must reach a step that is a multiple of --every")
     if records:
         _show(records, title, out, json)
     if status:
@@ -91,7 +91,7 @@ def spectra(
 
 
 def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None) -> int:
-    """Take the steps; the exit status: 130 where somebody stopped them, 1 where the run left the numbers."""
+    """Train and return the exit status: 130 if the user stopped the run, 1 if it diverged."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -105,16 +105,16 @@ def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None
             for record in run:
                 progress.update(bar, completed=record.step)
     if record.diverged:
-        _tell(f"the run left the numbers at step {record.step}; a lower --rate may help")
+        _tell(f"the run diverged at step {record.step}; try a lower --rate")
         return 1
     if record.step < options.steps:
-        _tell(f"stopped at step {record.step}; all is saved in {out}; the same command goes on from there")
+        _tell(f"stopped at step {record.step}; everything is saved in {out}; run the same command to resume")
         return 130
     return 0
 
 
 def _show(records: "Sequence[Spectrum]", title: str, out: Path, json: bool) -> None:
-    """The figures, and the medians as a table or as JSON."""
+    """Draw the figures, and print the medians as a table or as JSON."""
     from json import dumps
 
     from rich import box
@@ -142,7 +142,7 @@ def _show(records: "Sequence[Spectrum]", title: str, out: Path, json: bool) -> N
     )
     cells = {(value, band.axis, band.step): _cell(band, value) for value in files for band in found[value]}
     taken = sorted({band.step for band in found["share"]})
-    for step in taken[:: -max(1, len(taken) // 8)][::-1]:  # the last one always
+    for step in taken[:: -max(1, len(taken) // 8)][::-1]:  # the last step is always shown
         table.add_row(f"{step:,}", *(cells.get((value, axis, step), "") for value in files for axis in axes))
     console = Console(markup=False)
     console.print(table)
@@ -175,7 +175,7 @@ def _control(trials: int, out: Path, json: bool) -> None:
         found = list(track(work, "drawing", total=total, console=Console(stderr=True)))
     if len(found) < total:
         done = f"{len(found)} of {total} trials are saved in {path}"
-        _tell(f"stopped; {done}, and the same command goes on from there")
+        _tell(f"stopped; {done}; run the same command to resume")
         raise SystemExit(130)
     values = {d: [value for trial, value in found if trial.columns == d] for d in experiment.PUBLISHED}
     rows = [experiment.control(columns, some) for columns, some in values.items()]
@@ -185,7 +185,7 @@ def _control(trials: int, out: Path, json: bool) -> None:
         table = Table(
             title=f"Intrinsic dimension of Σ β₂ⁱ x xᵀ over {experiment.DRAWS:,} Gaussian matrices x"
             f" of {experiment.DIM} x d, β₂ = {experiment.BETA2}; mean of {trials} trials (standard error)",
-            caption="apart: the difference in standard errors, ours and the paper's combined; 3 are allowed",
+            caption="apart: the difference of the means, divided by its standard error; at most 3 is allowed",
             box=box.SIMPLE_HEAD,
         )
         for column in ("d", "ours", "paper", "apart"):

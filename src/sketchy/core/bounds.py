@@ -1,4 +1,4 @@
-"""The paper's guarantees as functions: what a sketch of a given rank may lose, from the true spectrum."""
+"""The paper's guarantees: how much mass a sketch of a given rank can lose, from the true spectrum."""
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ def tail_sum(eigenvalues: Tensor, rank: int) -> Tensor:
 
 
 def escaped_mass_bound(eigenvalues: Tensor, rank: int) -> Tensor:
-    """Ω_l of Lemma 1: no Frequent Directions sketch of ``rank`` lets more mass escape than this.
+    """Ω_l of Lemma 1: an upper bound on the escaped mass of a Frequent Directions sketch of ``rank``.
 
-    min over k < l of (l - k)⁻¹ Σ_{i > k} λ_i(C), with ``eigenvalues`` (..., d) those of the true covariance
-    C, in any order. It bounds ρ for both solvers, hence ‖C - B Bᵀ‖ for the exact one; with C the
-    exponentially weighted covariance it is Obs. 6.
+    It is min over k < l of (l - k)⁻¹ Σ_{i > k} λ_i(C). ``eigenvalues`` (..., d) are those of the true
+    covariance C, in any order. It bounds ρ for both solvers, and therefore ‖C - B Bᵀ‖ for the exact one. For
+    the exponentially weighted covariance C it is Obs. 6.
 
     >>> escaped_mass_bound(torch.tensor([8.0, 4.0, 2.0, 1.0]), rank=3)
     tensor(3.)
@@ -36,7 +36,7 @@ def escaped_mass_bound(eigenvalues: Tensor, rank: int) -> Tensor:
 def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Tensor:
     """Obs. 6: Lemma 1's bound for the moving sum Σ_t β₂^(T-t) g_t g_tᵀ of a stream.
 
-    ``vectors``: (..., d, T), one column a step, the last one newest. Never forms a d x d matrix.
+    ``vectors``: (..., d, T), one column for each step, the newest last. It never forms a d x d matrix.
 
     >>> weighted_escaped_mass_bound(torch.eye(3), rank=2, beta2=0.5)
     tensor(0.7500)
@@ -44,7 +44,7 @@ def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Ten
     age = torch.arange(vectors.shape[-1] - 1, -1, -1, dtype=torch.float64, device=vectors.device)
     weights = beta2 ** (age / 2)
     sigma = torch.linalg.svdvals(vectors * weights.to(vectors))
-    missing = vectors.shape[-2] - sigma.shape[-1]  # fewer vectors than dimensions: the rest is zero
+    missing = vectors.shape[-2] - sigma.shape[-1]  # if T < d, the other eigenvalues are zero
     return escaped_mass_bound(torch.nn.functional.pad(sigma.square(), (0, missing)), rank)
 
 

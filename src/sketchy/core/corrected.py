@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import as_weights, energies, row_energy
+from sketchy.core.extremes import as_weights, energies, row_energy
 
 # What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X
 # of low rank with sides up to 4096. At or below it an entry is noise, which its own root would raise to a

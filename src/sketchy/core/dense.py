@@ -7,8 +7,9 @@ rank it is smaller and cheaper than a sketch, and exact.
 import torch
 from torch import Tensor
 
-from sketchy.core.linalg import divide, extreme_scale, frobenius
+from sketchy.core.extremes import divide, extreme_scale, frobenius
 from sketchy.core.sketch import NOISE, Sketch
+from sketchy.core.tasks import Task, run
 
 # What rounding the basis adds to the error of one update, relative to ‖C‖ and in units of its eps; with room.
 _ROUNDING = 16.0
@@ -19,12 +20,18 @@ _COLUMNS = 512
 def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None = None) -> Sketch:
     """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition, in float64.
 
-    In float32, squares would leave rounding of some eps where a stream has no mass, which an inverse root
-    takes for a small direction and blows up. ``norm``: ‖A‖ (...), float64, where it is known.
+    In float32, squares would leave rounding errors of some eps where a stream has no mass. An inverse root
+    would take them for a small eigenvalue. ``norm``: ‖A‖ (...), float64, where it is known.
     """
+    return run(updated(sketch, A, beta2=beta2, norm=norm))
+
+
+def updated(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = None) -> Task[Sketch]:
+    """`update` as a task."""
     U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
-    scale = extreme_scale(torch.maximum(frobenius(A) if norm is None else norm, lam[..., 0].sqrt()), A.dtype)
-    if scale is not None:  # squares of extreme numbers leave the range
+    norm = frobenius(A) if norm is None else norm
+    scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
+    if scale is not None:
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
     C = (U * lam.unsqueeze(-2)) @ U.mT
     for some in A.split(_COLUMNS, dim=-1):
@@ -33,7 +40,8 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
     theta = theta.neg_().clamp_(min=0)
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
-    # what rounding, of the basis and in here, leaves of zero
+    # at or below this share of the largest, an eigenvalue is what rounding, of the basis and here, leaves of
+    # zero
     empty = max((NOISE * eps) ** 2, NOISE * A.shape[-2] ** 0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:

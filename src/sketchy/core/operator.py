@@ -1,7 +1,7 @@
-"""B Bᵀ + ρ I as an operator: products, real powers, trace and log-determinant, never d x d unless asked.
+"""B Bᵀ + ρ I as an operator: products, real powers, trace and log-determinant.
 
-With B Bᵀ = U diag(λ) Uᵀ its eigenvalues are λ_i + ρ on the basis and ρ on the d - l directions
-outside, so that f(B Bᵀ + ρ I) x = f(ρ) x + U ((f(λ + ρ) - f(ρ)) * Uᵀ x).
+With B Bᵀ = U diag(λ) Uᵀ, its eigenvalues are λ_i + ρ on the basis and ρ on the d - l directions outside. So
+f(B Bᵀ + ρ I) x = f(ρ) x + U ((f(λ + ρ) - f(ρ)) * Uᵀ x). Only ``to_dense`` forms a d x d matrix.
 """
 
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from sketchy.core.sketch import Sketch
 
 @dataclass(frozen=True)
 class Compensated:
-    """G̃ = U diag(λ) Uᵀ + ρ I of Alg. 2 and Alg. 3: the sketch with the escaped mass added back.
+    """G̃ = U diag(λ) Uᵀ + ρ I of Alg. 2 and Alg. 3: the sketch plus the escaped mass.
 
-    An eigenvalue at or below ``threshold`` times the largest counts as zero, and zero has the
-    inverse zero (Moore-Penrose, Sec. 4.1): what is rounding noise is never inverted.
+    An eigenvalue up to ``threshold`` times the largest counts as zero, and the inverse of zero is zero
+    (Moore-Penrose, Sec. 4.1). So rounding noise is never inverted.
     """
 
     basis: Tensor  # U, (..., d, l): orthonormal columns
@@ -35,13 +35,13 @@ class Compensated:
 
     @property
     def outside(self) -> int:
-        """How many eigenvalues equal ρ alone: d - l."""
+        """The number of directions outside the basis, d - l. Their eigenvalue is ρ."""
         return self.dim - self.basis.shape[-1]
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
-        """λ + ρ (..., l) and ρ (..., 1), noise set to zero; float64.
+        """λ + ρ (..., l) on the basis, and ρ (..., 1) outside; noise is set to zero; float64.
 
-        ρ stands for the directions outside the basis; where there are none it is zero.
+        The second is zero if there are no directions outside.
         """
         rho = self.escaped_mass.unsqueeze(-1)
         inside = self.eigenvalues + rho
@@ -50,10 +50,10 @@ class Compensated:
         return torch.where(inside > floor, inside, 0.0), outside
 
     def apply(self, x: Tensor, power: float = 1.0) -> Tensor:
-        """G̃^power x for x (..., d, k), in the dtype of x. Power 0 projects on the range. O(d l k)."""
+        """G̃^power x for x (..., d, k), in the dtype of x. Power 0 projects onto the range. O(d l k)."""
         inside, outside = (_power(mu, power).unsqueeze(-1) for mu in self.spectrum())
         U, root = self.basis.to(x), outside.sqrt().to(x)
-        # weights may be beyond the range of x's dtype where the results are not
+        # weights may exceed the range of x's dtype although the results don't
         y = ((inside - outside) * (U.mT @ x)).to(x)
         return U @ y + root * (root * x)
 
@@ -62,7 +62,7 @@ class Compensated:
         return inside.sum(-1) + self.outside * outside.squeeze(-1)
 
     def logdet(self) -> Tensor:
-        """log det G̃; -inf when singular."""
+        """log det G̃; -inf if G̃ is singular."""
         inside, outside = self.spectrum()
         logs = inside.log().sum(-1)
         return logs + self.outside * outside.squeeze(-1).log() if self.outside else logs
@@ -74,6 +74,6 @@ class Compensated:
 
 
 def _power(mu: Tensor, power: float) -> Tensor:
-    """mu^power with 0^power = 0: the divisor is made safe first, then chosen."""
+    """mu^power with 0^power = 0; zeros are replaced by 1 before the power is taken."""
     positive = mu > 0
     return torch.where(positive, torch.where(positive, mu, 1.0) ** power, 0.0)

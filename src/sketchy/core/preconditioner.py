@@ -1,12 +1,17 @@
-"""Inverse roots of compensated sketches: G̃^(-e) = w_out (I + U diag(w_in / w_out - 1) Uᵀ).
+"""Inverse roots of compensated sketches: G̃^(-e) = scale (I + U diag(gain) Uᵀ).
 
-Where `operator.Compensated` has the paper's pseudo-inverse, training damps: eigenvalues are raised by
-eps times the largest. The weight outside the basis is that of ρ. A direction whose eigenvalue is zero, in
-the basis or, while nothing has escaped (ρ = 0), outside it, has never been seen. It is taken for an average
-one, tr C / d: neither frozen, as the pseudo-inverse has it, nor blown up, as eps alone would. Where a sketch
-is older than the gradient (``stale``), ρ says nothing of a direction that is new: nothing counts for less
-than a share of an average one. Where entries of what is preconditioned come rounded by a share ``rounding``,
-that much of an average eigenvalue is added: directions that are weak along both axes would be that noise.
+`operator.Compensated` has the paper's pseudo-inverse. Training damps instead: eigenvalues are raised by
+eps times the largest. Three kinds of eigenvalues are replaced, because their inverse roots would be noise:
+
+- A zero eigenvalue, in the basis or (while ρ = 0) outside it, belongs to a direction that was never seen. It
+  becomes
+  the average tr C / d: the pseudo-inverse would freeze the direction, and eps alone would blow it up.
+- A ``stale`` sketch is older than the gradient, and ρ says nothing of new directions. No eigenvalue counts
+  for less
+  than a share of the average.
+- If the entries of what is preconditioned are rounded by a share ``rounding``, this share of the average is
+  added.
+  Directions that are weak along both axes would be that rounding noise.
 """
 
 from collections.abc import Sequence
@@ -16,10 +21,10 @@ import torch
 from torch import Tensor
 
 from sketchy.core.axes import fold, unfold
-from sketchy.core.linalg import as_weights
-from sketchy.core.products import add_outer_, multiply, product
-from sketchy.core.ragged import constants, joined, parted
+from sketchy.core.extremes import as_weights
 from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import Task, run, together
+from sketchy.core.tuned.products import add_outer_, product
 
 # At or below this share of the largest eigenvalue, mass is rounding.
 _NEVER_SEEN = 1e-14
@@ -30,51 +35,67 @@ STALE = 0.1
 
 @dataclass(frozen=True)
 class InverseRoot:
-    """G̃^(-e) of Alg. 3, line 6: symmetric, positive, low rank plus diagonal."""
+    """G̃^(-e) = scale (I + U diag(gain) Uᵀ) of Alg. 3, line 6: symmetric, positive, low rank plus diagonal."""
 
     basis: Tensor  # U, (S, d, l)
-    inside: Tensor  # w_in / w_out - 1, (S, l, 1); w_in / w_out where U is whole and nothing is outside
-    outside: Tensor  # w_out, (S,); where U is whole, the least of w_in: weights may leave the range of x
-
-    @property
-    def whole(self) -> bool:
-        return self.basis.shape[-2] == self.basis.shape[-1]
+    gain: Tensor  # (S, l): w_i / scale - 1 for the weight w_i of a column of U
+    scale: Tensor  # (S,): the weight outside the basis; the least of w_i where nothing is outside
 
     def apply_(self, x: Tensor) -> Tensor:
-        """G̃^(-e) x / w_out for x (S, d, k), in place where something is outside. O(d k l)."""
-        U, weights = self.basis, as_weights(self.inside, x)
-        if self.whole:
-            return multiply(U, weights * multiply(U.mT, x))
-        return add_outer_(x, U, product(x.mT, U).mul_(weights.mT))
+        """G̃^(-e) x / scale for x (S, d, k), in place. O(d k l)."""
+        return add_outer_(x, self.basis, product(x.mT, self.basis).mul_(self._gain_in(x)))
 
     def apply_right_(self, x: Tensor) -> Tensor:
         """The same along the last axis of x (S, k, d)."""
-        U, weights = self.basis, as_weights(self.inside, x).mT
-        if self.whole:
-            return multiply(multiply(x, U) * weights, U.mT)
-        return add_outer_(x, multiply(x, U).mul_(weights), U)
+        return add_outer_(x, (x @ self.basis).mul_(self._gain_in(x)), self.basis)
+
+    def _gain_in(self, x: Tensor) -> Tensor:
+        return as_weights(self.gain, x).unsqueeze(-2)
 
 
 def inverse_root(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
-    (root,) = inverse_roots([sketch], exponent, eps, stale=stale, rounding=rounding)
-    return root
+    return run(inverse_root_of(sketch, exponent, eps, stale=stale, rounding=rounding))
 
 
-def inverse_roots(
-    sketches: Sequence[Sketch], exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
-) -> list[InverseRoot]:
-    """`inverse_root` for several stacks of sketches, of one rank and any d."""
-    bases = [sketch.basis for sketch in sketches]
-    lam = joined([sketch.eigenvalues for sketch in sketches])
-    rho = joined([sketch.escaped_mass for sketch in sketches]).unsqueeze(-1)
+def inverse_root_of(
+    sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
+) -> Task[InverseRoot]:
+    """`inverse_root` as a task."""
+    d, l = sketch.basis.shape[-2:]
+    gain, scale = yield from together(
+        _gain_and_scale,
+        sketch.eigenvalues,
+        sketch.escaped_mass,
+        numbers=(float(d),),
+        whole=l == d,
+        exponent=exponent,
+        eps=eps,
+        stale=stale,
+        rounding=rounding,
+    )
+    return InverseRoot(sketch.basis, gain, scale)
+
+
+def _gain_and_scale(
+    lam: Tensor,
+    rho: Tensor,
+    dim: float | Tensor,
+    *,
+    whole: bool,
+    exponent: float,
+    eps: float,
+    stale: bool,
+    rounding: float,
+) -> tuple[Tensor, Tensor]:
+    rho = rho.unsqueeze(-1)
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
     seen = largest > 0
     # needed only where ρ = 0, where the sketch is old, or against rounding
-    average = lam.sum(-1, keepdim=True) / constants([U.shape[-2] for U in bases], bases).unsqueeze(-1)
+    average = (lam.sum(-1) / dim).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average)
     if stale:
@@ -82,33 +103,19 @@ def inverse_roots(
     values = values.add_(largest, alpha=eps)
     if rounding > 0:
         values = values.add_(average, alpha=rounding)
-    # a sketch of nothing passes on what momentum is left, and is zero by its factor
+    # a sketch of nothing passes on what momentum is left, and is zero by its scale
     values = torch.where(seen, values, 1.0) ** -exponent
-    inside, outside = values[..., :-1], values[..., -1:]
-    least = inside[..., :1]
-    parts = (
-        parted(each, bases)
-        for each in (
-            inside / least,
-            (inside / outside).sub_(1),
-            *((w * seen).squeeze(-1) for w in (least, outside)),
-        )
-    )
-    return [
-        InverseRoot(U, weights.unsqueeze(-1), smallest)
-        if U.shape[-2] == U.shape[-1]
-        else InverseRoot(U, more.unsqueeze(-1), out)
-        for U, weights, more, smallest, out in zip(bases, *parts, strict=True)
-    ]
+    inside, outside = values[..., :-1], values[..., :1] if whole else values[..., -1:]
+    return (inside / outside).sub_(1), (outside * seen).squeeze(-1)
 
 
 def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:
     """Apply one inverse root along each axis of x (S, b_1, ..., b_N): L̃^(-e) X R̃^(-e) for N = 2 (Alg. 3).
 
-    None leaves an axis as it is. Returns the result, in x's memory where that can be, and the factor (S,) it
-    lacks.
+    None leaves an axis as it is. Returns (direction, scale (S,)); the result is scale * direction. The
+    direction is in x's memory where that can be.
     """
-    factor = torch.ones(len(x), dtype=torch.float64, device=x.device)
+    scale = torch.ones(len(x), dtype=torch.float64, device=x.device)
     for axis, root in enumerate(roots):
         if root is None:
             continue
@@ -116,5 +123,5 @@ def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tenso
             x = root.apply_right_(x)
         else:
             x = fold(root.apply_(unfold(x, axis)), axis, like=x)
-        factor = factor * root.outside
-    return x, factor
+        scale = scale * root.scale
+    return x, scale

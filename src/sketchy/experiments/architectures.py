@@ -1,14 +1,14 @@
-"""Published architectures as the weights they have: modules that hold, and don't compute.
+"""The weights of published architectures, as modules without a forward pass.
 
-For counting, on the meta device: ``sketchy memory --model sketchy.experiments.architectures:gpt2_xl``.
-Names and shapes are those of the published checkpoints, matrices as (outputs, inputs).
+Use them to count memory: ``sketchy memory --model sketchy.experiments.architectures:gpt2_xl``. Names and
+shapes are those of the published checkpoints. Matrices are (outputs, inputs).
 """
 
 from torch import nn
 
 
 def gpt2_xl() -> nn.Module:
-    """GPT-2 XL, 1,557,611,200 weights; the output head is the token embedding."""
+    """GPT-2 XL, 1,557,611,200 weights; the output head shares the token embedding."""
     return _gpt2(layers=48, width=1600)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers side by side on one task, each at the best of the same rates: the demo's rows and picture."""
+"""Optimizers on one task, each with the best of the same learning rates: rows and picture of the demo."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,15 +31,15 @@ def contenders(rank: int) -> dict[str, Make]:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One optimizer at its best rate; means over seeds."""
+class OptimizerResult:
+    """One optimizer with its best learning rate; means over seeds."""
 
     optimizer: str
     rate: float
-    loss: float  # validation, at the end
+    loss: float  # final validation loss
     loss_spread: float  # standard deviation over seeds
     accuracy: float
-    steps_to_first: float | None  # to reach the first optimizer's final loss; None for itself, or if never
+    steps_to_first: float | None  # to reach the first optimizer's loss; None for the first, or if never
     bytes: int  # of optimizer state
     milliseconds: float  # of one optimizer step
     curve: tuple[tuple[int, float], ...]  # (step, mean validation loss)
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: all that its record depends on, beside the task."""
+    """One training run: with the task, this determines its record."""
 
     optimizer: str  # one of the contenders
     rank: int  # of the sketches
@@ -59,9 +59,9 @@ class Run:
 def runs(
     task: Task, planned: Sequence[Run], path: Path, *, stopped: Stopped = lambda: False
 ) -> Iterator[tuple[Run, Record]]:
-    """Every run with its record, one at a time; those that ``path`` has already are not run again.
+    """Each run with its record, one at a time. Runs that ``path`` already holds are not repeated.
 
-    Once ``stopped`` says so, the run at hand is given up, and that is the end.
+    When ``stopped`` returns True, the current run is dropped, and the iteration ends.
     """
 
     def train(run: Run) -> dict[str, Any] | None:
@@ -75,9 +75,9 @@ def runs(
         yield run, Record.from_dict(values)
 
 
-def rows(records: Sequence[tuple[Run, Record]]) -> list[Row]:
-    """The best rate of each optimizer, by mean final loss; the first one is what others are held against."""
-    found: list[Row] = []
+def rows(records: Sequence[tuple[Run, Record]]) -> list[OptimizerResult]:
+    """Each optimizer with its best learning rate, by mean final loss. The first is the others' baseline."""
+    found: list[OptimizerResult] = []
     for name in dict.fromkeys(run.optimizer for run, _ in records):
         by_rate: dict[float, list[Record]] = {}
         for run, record in records:
@@ -89,12 +89,12 @@ def rows(records: Sequence[tuple[Run, Record]]) -> list[Row]:
     return found
 
 
-def _row(name: str, rate: float, records: Sequence[Record], target: float | None) -> Row:
+def _row(name: str, rate: float, records: Sequence[Record], target: float | None) -> OptimizerResult:
     losses = [record.loss for record in records]
     looks = zip(*(record.curve for record in records), strict=False)  # a diverged run has fewer
     reached = [None if target is None else record.steps_to(target) for record in records]
     steps = [step for step in reached if step is not None]
-    return Row(
+    return OptimizerResult(
         optimizer=name,
         rate=rate,
         loss=_mean(losses),
@@ -111,8 +111,8 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def picture(results: Sequence[Row], *, title: str) -> bytes:
-    """Validation loss against steps, one line an optimizer."""
+def picture(results: Sequence[OptimizerResult], *, title: str) -> bytes:
+    """Validation loss against steps, one line for each optimizer."""
     curves = {}
     for row in results:
         steps, losses = zip(*row.curve, strict=True)

@@ -1,7 +1,6 @@
 """Data sets for the online runs: known public ones by name, and any svmlight file.
 
-Features keep the numbers of the file, unscaled; a label is positive if it is above zero; the constant
-feature comes last.
+Features are not scaled. A label is positive if it is above zero. A constant feature is added as the last one.
 """
 
 import hashlib
@@ -22,11 +21,11 @@ SCIKIT = ("digits", "breast_cancer")  # come with scikit-learn; in digits, 0 aga
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples in the order in which they are played."""
+    """Examples, in the order of the rounds."""
 
     name: str
-    X: Tensor  # (rows, dim), the last column constant; uint8 if that holds every value, else float64
-    y: Tensor  # (rows,), whether positive
+    X: Tensor  # (rows, dim), the last column constant; uint8 if every value fits, else float64
+    y: Tensor  # (rows,), True for positive labels
 
     @property
     def rows(self) -> int:
@@ -37,19 +36,19 @@ class Dataset:
         return self.X.shape[1]
 
     def digest(self) -> str:
-        """A fingerprint of all rows, by which a resumed run knows that its data is the same."""
+        """A hash of all rows. A resumed run checks with it that the data is the same."""
         total = hashlib.sha256(f"{tuple(self.X.shape)}".encode())
         total.update(self.X.numpy().data)
         total.update(self.y.numpy().data)
         return total.hexdigest()
 
     def notes(self) -> list[str]:
-        """What to know before trusting a single pass over these rows."""
+        """Warnings about a single pass over these rows."""
         changes = int((self.y[1:] != self.y[:-1]).sum())
         if changes == 0:
             return ["all labels are of one class (a label is positive if it is above zero)"]
         if changes == 1 and self.rows > 2:
-            return ["the rows are sorted by label: one pass in this order says little; try --shuffle 0"]
+            return ["the rows are sorted by label, so one pass in this order means little; try --shuffle 0"]
         return []
 
 
@@ -61,7 +60,7 @@ def load(
     rows: int | None = None,
     shuffle: int | None = None,
 ) -> Dataset:
-    """The known data set ``name``, or the svmlight file of that path; shuffled first, then cut to ``rows``.
+    """The known data set ``name``, or the svmlight file at that path: shuffled, then cut to ``rows``.
 
     >>> digits = load("digits", rows=100)
     >>> digits.X.shape, digits.y.sum()
@@ -75,19 +74,19 @@ def load(
         features, labels = svmlight(Path(name))
     else:
         known = ", ".join((*published.KNOWN, *SCIKIT))
-        raise ValueError(f"data={name!r}: no such file, and no known set; known are {known}")
+        raise ValueError(f"data={name!r}: no such file or known data set; known are {known}")
     if len(labels) == 0:
         raise ValueError(f"data={name!r}: has no rows")
     if rows is not None and not 1 <= rows <= len(labels):
-        raise ValueError(f"rows={rows}: must be from 1 to {len(labels)}, all that {name} has")
+        raise ValueError(f"rows={rows}: must be from 1 to {len(labels)}, the number of rows of {name}")
     if shuffle is not None and shuffle < 0:
-        raise ValueError(f"shuffle={shuffle}: must be 0 or more, the seed of the order")
+        raise ValueError(f"shuffle={shuffle}: must be at least 0 (a random seed)")
     order = slice(rows) if shuffle is None else np.random.default_rng(shuffle).permutation(len(labels))[:rows]
     return Dataset(name, _with_constant(features[order]), torch.from_numpy(labels[order] > 0))
 
 
 def data_directory(given: str | Path | None = None) -> Path:
-    """``given``, else ``$SKETCHY_DATA``, else a cache of the user's."""
+    """``given``, or else ``$SKETCHY_DATA``, or else the user's cache directory."""
     if given is not None and Path(given).exists() and not Path(given).is_dir():
         raise ValueError(f"data-dir={str(given)!r}: is not a directory")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -95,12 +94,12 @@ def data_directory(given: str | Path | None = None) -> Path:
 
 
 def svmlight(path: Path) -> published.Read:
-    """Features (a scipy CSR matrix) and labels of an svmlight file, plain or packed (.bz2, .gz, .xz)."""
+    """Features (a scipy CSR matrix) and labels of an svmlight file, plain or compressed (.bz2, .gz, .xz)."""
     try:
         with published.opened(path, path.suffix) as content:
             X, y = published.parse_svmlight(content)
     except (ValueError, EOFError, OSError, lzma.LZMAError) as error:
-        raise ValueError(f"{path}: can't be read as an svmlight file: {error}") from error
+        raise ValueError(f"{path}: cannot be read as an svmlight file: {error}") from error
     if not np.isfinite(X.data).all():
         raise ValueError(f"{path}: has features that are not finite numbers")
     return X, y

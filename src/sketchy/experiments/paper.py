@@ -1,6 +1,6 @@
-"""The settings of the paper's online experiments (Appendix A); light to import, for the command line."""
+"""The settings of the paper's online experiments (Appendix A). It does not import torch."""
 
 PAPER_LEARNERS = ("ogd", "adagrad", "s-adagrad", "rfd-son", "ada-fd", "fd-son")
 GRID_RANGE = (1e-6, 1.0)  # of eta and of delta, log-spaced
-GRID_POINTS = 49  # for eta alone with delta = 0, or 7 x 7 over eta and delta
+GRID_POINTS = 49  # 49 values of eta with delta = 0, or a 7 x 7 grid of eta and delta
 SKETCH_SIZE = 10

@@ -1,22 +1,22 @@
-"""Pictures of runs, as PNG."""
+"""Pictures of runs, as PNG bytes."""
 
 import io
 import textwrap
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from matplotlib.figure import Figure  # not pyplot, which keeps figures and looks for a screen
+from matplotlib.figure import Figure  # not pyplot: it keeps figures in memory and looks for a display
 from matplotlib.ticker import LogLocator, NullLocator
 
-# told apart by readers who see colours differently
+# also distinct for colour-blind readers
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
-LOG_FROM = 4.0  # values further apart than this factor are drawn on a log axis
+LOG_FROM = 4.0  # the axis is logarithmic if the values span more than this factor
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
 def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
-    """Average loss so far against the share of the data seen; the first curve lies on top."""
+    """Average loss so far against the share of the data seen; the first curve is drawn on top."""
     figure, axes = _figure(title)
     shown = []
     for depth, (name, (shares, losses)) in enumerate(curves.items()):
@@ -25,7 +25,7 @@ def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
         shown += [loss for loss in losses if 0 < loss < float("inf")]
     if shown and max(shown) > LOG_FROM * min(shown):
         axes.set_yscale("log")
-        if max(shown) < 30 * min(shown):  # less than two powers of ten: name the steps between
+        if max(shown) < 30 * min(shown):  # less than two powers of ten: label the values between
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_locator(NullLocator())
@@ -37,7 +37,7 @@ def average_losses(curves: Mapping[str, Curve], *, title: str) -> bytes:
 
 
 def powers(curves: Mapping[str, Curve], *, title: str, x: str, y: str) -> bytes:
-    """Curves on two log axes, where a power law is a line."""
+    """Curves on two log axes, where a power law is a straight line."""
     figure, axes = _figure(title)
     for name, (xs, ys) in curves.items():
         axes.loglog(xs, ys, marker="o", markersize=4, label=name, **_style(name, curves))
@@ -64,7 +64,7 @@ def training(curves: Mapping[str, Curve], *, title: str, y: str) -> bytes:
 
 
 def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str], strong: Set[str]) -> bytes:
-    """Bars on a log axis, the largest on top, each with a note at its end; ``strong`` ones stand out."""
+    """Bars on a log axis, the largest on top, each with a note at its end; ``strong`` ones are coloured."""
     figure, axes = _figure(title)
     noted = sorted(zip(values.items(), notes, strict=True), key=lambda bar: bar[0][1])
     for y, ((name, value), note) in enumerate(noted):
@@ -89,7 +89,7 @@ def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str
 
 
 def _style(name: str, curves: Mapping[str, Curve]) -> dict[str, str]:
-    """By name, so that a learner keeps its colour from one data set to the next."""
+    """A style by name, so that a learner has the same colour on every data set."""
     lap, colour = divmod(sorted(curves).index(name), len(COLOURS))
     return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[lap % 3]}
 

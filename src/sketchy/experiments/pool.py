@@ -1,4 +1,4 @@
-"""Named pieces of work spread over processes that report how far they are and stop when asked."""
+"""Named pieces of work, run in several processes. They report their progress and stop when asked."""
 
 import multiprocessing
 import queue
@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-Report = Callable[[str, int], None]  # told the name of a piece and how far it is
+Report = Callable[[str, int], None]  # called with the name of a piece and its progress
 Stopped = Callable[[], bool]  # whether to save and stop
-Work = Callable[[str, Report, Stopped], bool]  # does the named piece; whether it came to its end
+Work = Callable[[str, Report, Stopped], bool]  # does the named piece; returns whether it was finished
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small products are faster on one thread, and their digits don't depend on how many there are."""
+    """Run torch on one thread: small products are faster, and results don't depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -30,10 +30,10 @@ def one_thread() -> Iterator[None]:
 
 
 def spread(work: Work, names: Sequence[str], processes: int, report: Report, stopped: Stopped) -> bool:
-    """Do all pieces, ``processes`` at a time, one thread each; whether all came to their end.
+    """Do all pieces, ``processes`` at a time with one thread each. Returns whether all were finished.
 
-    ``work`` is sent to other processes, so it must pickle. It is left to finish everywhere before an
-    error of one piece is raised here.
+    ``work`` is sent to other processes, so it must pickle. If a piece raises an error, it is raised here
+    after all other pieces have ended.
     """
     if processes == 1 or len(names) == 1:
         with one_thread():
@@ -54,12 +54,12 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
         try:
             return all(piece.result() for piece in pieces)
         except BrokenProcessPool as error:
-            raise RuntimeError("a worker process died (out of memory?); run again to go on") from error
+            raise RuntimeError("a worker process died (out of memory?); run it again to resume") from error
 
 
 @contextmanager
 def stop_by_signal() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C (or SIGTERM) sets; the second acts as ever."""
+    """An event that is set by the first Ctrl-C (or SIGTERM). The second has its usual effect."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -78,7 +78,7 @@ def stop_by_signal() -> Iterator[threading.Event]:
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Processes started within don't hear Ctrl-C: the parent does, and tells them when to stop."""
+    """Processes started inside ignore Ctrl-C: the parent receives it and tells them when to stop."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -89,12 +89,12 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_parent: dict[str, Any] = {}  # a worker's lines to its parent
+_parent: dict[str, Any] = {}  # a worker's connections to its parent
 
 
 def _begin(reports: Any, stop: Any) -> None:
     torch.set_num_threads(1)
-    reports.cancel_join_thread()  # a parent that listens no more must not keep this process from ending
+    reports.cancel_join_thread()  # this process must be able to end even if the parent reads no more
     _parent.update(reports=reports, stop=stop)
 
 

@@ -1,4 +1,4 @@
-"""Work that was stopped goes on: files that are whole or not there, checkpoints, lines of finished runs."""
+"""To resume work that was stopped: atomic files, checkpoints, and a line for each finished run."""
 
 import io
 import json
@@ -16,14 +16,14 @@ Piece = TypeVar("Piece")
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(content.encode() if isinstance(content, str) else content)
     part.replace(path)
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """A checkpoint, whole or not at all."""
+    """Write a checkpoint atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     torch.save(state, content)
@@ -31,26 +31,26 @@ def save(path: Path, state: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any] | None:
-    """A checkpoint, where there is one."""
+    """Read a checkpoint; None if there is none."""
     return torch.load(path, weights_only=True) if path.exists() else None
 
 
 def refuse_others(directory: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Raise where ``directory`` holds work of other options than mine, and say of which."""
+    """Raise ValueError if ``directory`` holds results of other options; name the differences."""
     differing = [
-        f"{name} is {theirs.get(name)} there and {mine.get(name)} here"
+        f"{name} was {theirs.get(name)} and is now {mine.get(name)}"
         for name in {**mine, **theirs}
         if theirs.get(name) != mine.get(name)
     ]
     if differing:
         raise ValueError(
-            f"out={str(directory)!r}: has results of other options ({'; '.join(differing)}); "
+            f"out={str(directory)!r}: holds results of other options ({'; '.join(differing)}); "
             "choose another directory, or remove this one"
         )
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a file; one that was cut off while written is left out."""
+    """The rows of a JSON-lines file. Incomplete lines (of an interrupted write) are left out."""
     found = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -61,7 +61,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def append(path: Path, row: dict[str, Any]) -> None:
-    """Add a line by one write, so that those of two processes don't mix and an interrupt leaves it whole."""
+    """Append a line in a single write, so that neither another process nor an interrupt can split it."""
     with path.open("ab", buffering=0) as file:
         file.write(f"{json.dumps(row)}\n".encode())
 
@@ -69,19 +69,19 @@ def append(path: Path, row: dict[str, Any]) -> None:
 def finished(
     planned: Sequence[Piece], path: Path, do: Callable[[Piece], Any], *, anew: bool = True
 ) -> Iterator[tuple[Piece, Any]]:
-    """Each planned piece (a dataclass) with its result: a line of ``path``, or done now and added there.
+    """Each planned piece (a dataclass) with its result, read from ``path`` or computed and added there.
 
-    ``do`` gives what JSON can hold, or None where it was stopped. That is the end here too, and the next call
-    goes on from there. A plan that is through is begun anew, unless ``anew`` is False. Lines of other plans
-    and versions stay.
+    ``do`` returns the result as JSON types, or None if it was stopped. Then the iteration ends, and the next
+    call resumes there. If all results are in ``path`` already, they are computed again, unless ``anew`` is
+    False. Lines of other plans and versions are kept.
     """
-    versions = {"sketchy": sketchy.__version__, "torch": torch.__version__}  # other code, other numbers
+    versions = {"sketchy": sketchy.__version__, "torch": torch.__version__}  # results may depend on them
     keys = [json.dumps(asdict(piece) | versions) for piece in planned]  # type: ignore[call-overload]
     done = {json.dumps(row["run"]): row["result"] for row in rows(path)}
     if anew and done.keys() >= set(keys):
         done = {key: result for key, result in done.items() if key not in keys}
     lines = ({"run": json.loads(key), "result": result} for key, result in done.items())
-    write(path, "".join(f"{json.dumps(line)}\n" for line in lines))  # without one that was cut off
+    write(path, "".join(f"{json.dumps(line)}\n" for line in lines))  # drops an incomplete line
     for key, piece in zip(keys, planned, strict=True):
         if key not in done:
             result = do(piece)

@@ -32,7 +32,7 @@ class Kind:
 def _online(path: Path, found: list[Row]) -> Blocks:
     from sketchy.experiments import sweep, table
 
-    rows = [table.Row(**row) for row in found]
+    rows = [table.SettingResult(**row) for row in found]
     by_eta = {
         row.learner: _best_by([(r.eta, r.average_loss) for r in rows if r.learner == row.learner])
         for row in table.ranking(rows)

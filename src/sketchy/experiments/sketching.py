@@ -1,4 +1,4 @@
-"""How well sketches of growing rank keep a real covariance: the numbers and the picture of the demo."""
+"""How well sketches of several ranks approximate a real covariance: numbers and a picture."""
 
 import io
 import time
@@ -16,21 +16,21 @@ from sketchy.frequent_directions import FrequentDirections
 
 
 @dataclass(frozen=True)
-class Row:
-    """One sketch of one stream; errors are operator norms relative to that of the covariance."""
+class SketchResult:
+    """One sketch of one stream. Errors are operator norms, divided by the norm of the covariance."""
 
     solver: str
     rank: int
     numbers: int  # kept by the sketch
-    error: float  # the truth, ‖C - B Bᵀ‖ / ‖C‖
-    certified: float  # what the sketch itself says of it
-    lemma_1: float  # what the paper promised beforehand
+    error: float  # true error, ‖C - B Bᵀ‖ / ‖C‖
+    certified: float  # the sketch's own upper bound
+    lemma_1: float  # the paper's upper bound
     microseconds: float  # per vector
-    eigenvalues: tuple[float, ...]  # of B Bᵀ + ρ I on the basis, relative
+    eigenvalues: tuple[float, ...]  # of B Bᵀ + ρ I on the basis, divided by the largest of C
 
 
 def digits() -> Tensor:
-    """The 1,797 images of digits (8 x 8 pixels) that come with scikit-learn, one a row, float32."""
+    """The 1,797 images of digits (8 x 8 pixels) that come with scikit-learn, as rows, float32."""
     from sklearn.datasets import load_digits
 
     return torch.from_numpy(load_digits().data).float() / 16
@@ -41,8 +41,8 @@ def spectrum(vectors: Tensor) -> Tensor:
     return torch.linalg.svdvals(vectors.double()).square()
 
 
-def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
-    """Stream the vectors one by one through a sketch of each rank, by both solvers."""
+def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[SketchResult]:
+    """Update a sketch of each rank with the vectors, one by one, with both solvers."""
     C = vectors.double().T @ vectors.double()
     lam = spectrum(vectors)
     for solver in SOLVERS:
@@ -53,7 +53,7 @@ def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
                 fd.update(vector)
             certified = float(fd.error_bound)
             seconds = time.perf_counter() - start
-            yield Row(
+            yield SketchResult(
                 solver=solver,
                 rank=fd.rank,
                 numbers=fd.rank * (fd.dim + 1) + 2,
@@ -65,8 +65,8 @@ def rows(vectors: Tensor, ranks: Sequence[int]) -> Iterator[Row]:
             )
 
 
-def picture(vectors: Tensor, results: Sequence[Row], *, title: str) -> bytes:
-    """Left: the true spectrum and what sketches keep of it. Right: true, certified and promised error."""
+def picture(vectors: Tensor, results: Sequence[SketchResult], *, title: str) -> bytes:
+    """Left: the true spectrum and those of the sketches. Right: true, certified and guaranteed error."""
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
     figure.suptitle(title, fontsize=10, x=0.01, ha="left")
     left, right = figure.subplots(1, 2)
@@ -83,20 +83,20 @@ def picture(vectors: Tensor, results: Sequence[Row], *, title: str) -> bytes:
             range(1, row.rank + 1), row.eigenvalues, "o", ms=3.5, color=colour, label=f"rank {row.rank}"
         )
     left.set(
-        xlabel="direction", ylabel="eigenvalue / largest", title="what the exact sketch keeps, ρ added back"
+        xlabel="direction", ylabel="eigenvalue / largest", title="spectrum of the exact sketch, with ρ added"
     )
     left.set_ylim(bottom=1e-5)
     left.legend(frameon=False)
 
     ranks = [row.rank for row in exact]
-    right.semilogy(ranks, [row.lemma_1 for row in exact], "--", color="grey", label="promised (Lemma 1)")
+    right.semilogy(ranks, [row.lemma_1 for row in exact], "--", color="grey", label="guaranteed (Lemma 1)")
     for solver, colour in zip(SOLVERS, COLOURS, strict=False):
         mine = [row for row in results if row.solver == solver]
         right.semilogy(
             ranks, [row.certified for row in mine], "^:", ms=5, color=colour, label=f"certified, {solver}"
         )
         right.semilogy(ranks, [row.error for row in mine], "o-", ms=4, color=colour, label=f"true, {solver}")
-    right.set(xlabel="rank", ylabel="‖C − BBᵀ‖ / ‖C‖", title="how far off it is, and what it knows of that")
+    right.set(xlabel="rank", ylabel="‖C − BBᵀ‖ / ‖C‖", title="true error and its bounds")
     right.set_xscale("log", base=2)
     right.set_xticks(ranks, [str(rank) for rank in ranks])
     right.minorticks_off()

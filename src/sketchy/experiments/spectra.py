@@ -1,4 +1,4 @@
-"""The paper's spectral analysis: a training run watched and drawn, and a control with Gaussian gradients."""
+"""The paper's spectral analysis: spectra of a training run, and a control with Gaussian gradients."""
 
 import io
 import json
@@ -33,7 +33,7 @@ LETTERS = {"left": "L", "right": "R"}
 
 @dataclass(frozen=True)
 class Watched:
-    """All that determines the records of a run."""
+    """Everything that determines the records of a run."""
 
     task: str
     optimizer: str  # one of `comparison.contenders`
@@ -55,12 +55,12 @@ def watch(
     tensorboard: Path | None = None,
     stopped: Stopped = lambda: False,
 ) -> Iterator[Record]:
-    """Train and write the spectra to ``out``/spectra.jsonl; yields after each step. Mistakes raise at once.
+    """Train and write the spectra to ``out``/spectra.jsonl; yields after each step. Checks options at once.
 
-    Of sketched optimizers the covariances are those of their states. Beside the others they are kept in
-    float64: what Shampoo's float32 factors certify of themselves, rounding at its worst in each step, says
-    little of sums over many eigenvalues. Once ``stopped`` says so, all is saved beside the records, and the
-    same call goes on from there, to the same records.
+    For sketched optimizers, the covariances are read from their states. For the others, the monitor keeps its
+    own in float64: the error bounds of Shampoo's float32 factors assume the worst rounding in each step, and
+    are too loose for sums over many eigenvalues. When ``stopped`` returns True, everything is saved in
+    ``out``. The same call then resumes, with the same records as without a stop.
     """
     makers, path, checkpoint = contenders(options.rank), out / "spectra.jsonl", out / "checkpoint.pt"
     if options.optimizer not in makers:
@@ -75,7 +75,7 @@ def watch(
         run.load_state_dict(kept["run"])
     made = run.optimizer
     monitor = SpectrumMonitor(
-        made if isinstance(made, Engine) and made.kind != "dense" else run.model,
+        made if isinstance(made, Engine) and not isinstance(made, sketchy.Shampoo) else run.model,
         options.every,
         path,
         top=options.top,
@@ -86,7 +86,7 @@ def watch(
     )
     if kept:
         monitor.load_state_dict(kept["covariances"])
-    # lines are appended: those there would be another run's, or of steps that are taken again
+    # the monitor appends: remove lines of another run, and of steps that will be taken again
     lines = [record for record in read(path) if record.step <= run.record.step] if kept else []
     write(path, "".join(f"{json.dumps(asdict(line))}\n" for line in lines))
 
@@ -103,15 +103,15 @@ def watch(
     return steps()
 
 
-# ---- over the weights, and drawn
+# ---- statistics over the weights, and figures
 
 
 @dataclass(frozen=True)
 class Band:
-    """One of the two numbers at one step, over all weights and blocks.
+    """Statistics of one of the two numbers at one step, over all weights and blocks.
 
-    The quartiles are those of the certified bounds: of the lower bounds below, of the upper ones above. Where
-    spectra are exact that is the interquartile range; where they are sketched it contains the true one.
+    ``first_quartile`` is that of the certified lower bounds, ``third_quartile`` that of the upper bounds. For
+    exact spectra this is the interquartile range. For sketched spectra it contains the true one.
     """
 
     axis: str
@@ -124,7 +124,7 @@ class Band:
 
 
 def bands(records: Sequence[Spectrum], value: Value) -> list[Band]:
-    """By axis and step; covariances without mass are left out."""
+    """A band for each axis and step. Covariances that are zero are left out."""
     groups: dict[tuple[str, int], list[Spectrum]] = {}
     for record in records:
         if getattr(record, value) is not None:
@@ -142,7 +142,7 @@ def bands(records: Sequence[Spectrum], value: Value) -> list[Band]:
 
 
 def describe(records: Sequence[Spectrum], value: Value) -> str:
-    """What is drawn: k and d, and how much of it is known exactly."""
+    """A caption: the number, k and d, how many covariances, and whether they are exact."""
     tops = sorted({(record.top, record.dim) for record in records})
     some = ", ".join(f"{k} of {d}" for k, d in tops[:3]) + (", ..." if len(tops) > 3 else "")
     sketched = {(r.parameter, r.block, r.axis) for r in records if r.rank < r.dim}
@@ -153,7 +153,7 @@ def describe(records: Sequence[Spectrum], value: Value) -> str:
 
 
 def picture(records: Sequence[Spectrum], value: Value, *, title: str) -> bytes:
-    """One of the two figures, as PNG: the median over weights with the quartiles, one colour an axis."""
+    """One of the two figures, as PNG: median, mean and quartiles over the weights, a colour for each axis."""
     figure = Figure(figsize=(7.2, 4.6), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(textwrap.fill(f"{title}: {describe(records, value)}", 85), fontsize=10, loc="left")
@@ -190,13 +190,13 @@ def picture(records: Sequence[Spectrum], value: Value, *, title: str) -> bytes:
 
 DIM, DRAWS, BETA2, TRIALS = 1024, 10_000, 0.999, 20
 PUBLISHED = {1: (324.63, 0.52), 64: (862.13, 0.25)}  # columns → mean and standard error
-_COLUMNS = 4096  # multiplied at once
-_PARTS = 4  # row blocks of the product; what lies below its diagonal is not computed
+_COLUMNS = 4096  # columns in one product
+_PARTS = 4  # row blocks of the product; blocks below the diagonal are not computed
 
 
 @dataclass(frozen=True)
 class Control:
-    """The intrinsic dimension of Gaussian covariances, beside the paper's."""
+    """The intrinsic dimension of Gaussian covariances, and the paper's."""
 
     columns: int  # the paper's d
     trials: int
@@ -207,7 +207,7 @@ class Control:
 
     @property
     def distance(self) -> float:
-        """Between the two means, in standard errors of their difference."""
+        """The difference of the two means, divided by its standard error."""
         return abs(self.mean - self.paper_mean) / math.hypot(self.standard_error, self.paper_standard_error)
 
     @property
@@ -224,7 +224,7 @@ class Trial:
 
 
 def trials(count: int, path: Path, *, stopped: Stopped = lambda: False) -> Iterator[tuple[Trial, float]]:
-    """Each trial with its intrinsic dimension, a line of ``path``; once ``stopped`` says so, no more."""
+    """Each trial with its intrinsic dimension, saved in ``path``. Ends when ``stopped`` returns True."""
     planned = [Trial(columns, 1_000_003 * columns + i) for columns in PUBLISHED for i in range(count)]
 
     def draw(trial: Trial) -> float | None:
@@ -234,7 +234,7 @@ def trials(count: int, path: Path, *, stopped: Stopped = lambda: False) -> Itera
 
 
 def control(columns: int, values: Sequence[float]) -> Control:
-    """The values of all trials, summed up."""
+    """Mean and standard error of the values of all trials."""
     if len(values) < 2:
         raise ValueError(f"trials={len(values)}: must be at least 2, for a standard error")
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
@@ -246,8 +246,8 @@ def gaussian_dimension(
 ) -> float:
     """The intrinsic dimension of Σ_{i < n} β₂^i x_i x_iᵀ for dim x columns matrices x_i of N(0, 1) entries.
 
-    All n terms are summed. Products are taken in float32 and added up in float64, which moves the result by
-    1e-6 of itself at most.
+    All n terms are summed. Products are computed in float32 and added in float64. The relative error of the
+    result is at most 1e-6.
     """
     generator = torch.Generator().manual_seed(seed)
     C = torch.zeros(dim, dim, dtype=torch.float64)

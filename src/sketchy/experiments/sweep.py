@@ -1,7 +1,7 @@
-"""Equal-budget sweeps: every learner runs its whole grid in one pass over the data, and can stop and go on.
+"""Sweeps with equal budgets: every learner runs its whole grid in one pass over the data, and can be resumed.
 
-The grids are those of the paper's Appendix A: 49 settings for each learner. A learner and its grid are one
-piece of work with one checkpoint file; pieces are spread over processes of one thread each.
+The grids are those of the paper's Appendix A: 49 settings for each learner. A learner with its grid is one
+piece of work with one checkpoint file. Pieces run in parallel processes, with one thread each.
 """
 
 import json
@@ -26,16 +26,13 @@ from sketchy.experiments.paper import SKETCH_SIZE as SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
 from sketchy.experiments.resume import load, refuse_others, save, write
 
-# These keep the delta they are given, and are tuned in both; the others start from 0.
-NEEDS_DELTA = ("ada-fd", "fd-son", "son", "ada-lr", "radagrad", "ggt")
-
-CHUNK = 64  # rounds between two looks at the clock, the reports and the wish to stop
+CHUNK = 64  # rounds between two checks of the clock and of stop requests
 SAVE_EVERY = 20.0  # seconds
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that determines the results of a sweep. ``options.json`` holds it."""
+    """Everything that determines the results of a sweep; saved as ``options.json``."""
 
     data: str
     rows: int
@@ -51,15 +48,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What one learner has made of its grid: P settings, seen at up to 100 points on the way."""
+    """The results of one learner for the P settings of its grid, with curves of up to 100 points."""
 
     learner: str
     eta: Tensor  # (P,)
     delta: Tensor  # (P,)
     sums: oco.Sums
     curve_rounds: list[int]
-    curve: Tensor  # (points, P): average loss so far
-    seconds: float  # of one process, for all P settings together
+    curve: Tensor  # (points, P): average loss up to that round
+    seconds: float  # of one process, for all P settings
 
 
 def plan(
@@ -70,21 +67,21 @@ def plan(
     sketch_size: int = SKETCH_SIZE,
     shuffle: int | None = None,
 ) -> Plan:
-    """A checked plan for these rows; ``shuffle`` is the seed they were shuffled with, for the record."""
+    """A valid plan for these rows. ``shuffle``, the seed they were shuffled with, is only recorded."""
     if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(oco.LEARNERS):
         given = " ".join(learners)
-        raise ValueError(f"learners={given!r}: must be different ones of {', '.join(oco.LEARNERS)}")
+        raise ValueError(f"learners={given!r}: must be distinct ones of {', '.join(oco.LEARNERS)}")
     if grid < 1:
         raise ValueError(f"grid={grid}: must be at least 1, the number of settings for each learner")
-    for name in learners:  # raises what the learner has to say against its options
+    for name in learners:  # raises if the learner refuses an option
         oco.make(name, data.dim, eta=1.0, delta=1.0, sketch_size=sketch_size)
     return Plan(data.name, data.rows, data.dim, data.digest(), shuffle, tuple(learners), grid, sketch_size)
 
 
 def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
-    """The grid of a learner, as eta (points,) and delta (points,); the same number of points for everyone.
+    """The grid of a learner, as eta (points,) and delta (points,). All learners have equally many points.
 
-    A learner of ``NEEDS_DELTA`` shares its points between both, the others have delta = 0.
+    A learner that needs delta shares its points between eta and delta; the others have delta = 0.
 
     >>> settings("ogd", 4)[0]
     tensor([1.0000e-06, 1.0000e-04, 1.0000e-02, 1.0000e+00], dtype=torch.float64)
@@ -92,9 +89,9 @@ def settings(learner: str, points: int = GRID_POINTS) -> tuple[Tensor, Tensor]:
     (tensor([1.0000e-06, 1.0000e+00, 1.0000e-06, 1.0000e+00], dtype=torch.float64),
      tensor([1.0000e-06, 1.0000e-06, 1.0000e+00, 1.0000e+00], dtype=torch.float64))
     """
-    if learner not in NEEDS_DELTA:
+    if not oco.LEARNERS[learner].needs_delta:
         return _log_spaced(points), torch.zeros(points, dtype=torch.float64)
-    lines = math.isqrt(points)  # one per delta; where points is no square, the first lines get one more
+    lines = math.isqrt(points)  # one for each delta; if points is not a square, the first lines get one more
     lengths = [points // lines + (i < points % lines) for i in range(lines)]
     eta = torch.cat([_log_spaced(length) for length in lengths])
     return eta, _log_spaced(lines).repeat_interleave(torch.tensor(lengths))
@@ -109,21 +106,21 @@ def run(
     report: Report = lambda learner, rounds: None,
     stopped: Stopped = lambda: False,
 ) -> bool:
-    """Play all rounds of the plan that ``directory`` doesn't have yet; whether that came to its end.
+    """Play all rounds of the plan that are not yet in ``directory``. Returns whether all were played.
 
-    ``report`` is told how many rounds a learner has played; once ``stopped`` says so, every learner
-    is saved where it is. Going on later gives the same numbers, bit for bit.
+    ``report`` is called with the number of rounds that a learner has played. When ``stopped`` returns True,
+    every learner is saved. A resumed sweep gives the same numbers, bit for bit.
     """
-    # the slow ones first, so that no process is left alone with one of them at the end
+    # slow learners first, so that none of them is still running when all others have finished
     names = sorted(plan.learners, key=lambda name: not oco.LEARNERS[name].uses_sketch_size)
     with tempfile.TemporaryDirectory(prefix="sketchy-") as scratch:
-        stream = Path(scratch) / "rows.pt"  # every process maps it, so that memory holds the rows once
+        stream = Path(scratch) / "rows.pt"  # processes map this file: the rows are in memory only once
         torch.save({"X": data.X, "y": data.y}, stream)
         return spread(partial(_play, plan, stream, directory), names, processes, report, stopped)
 
 
 def results(plan: Plan, directory: Path) -> list[Result]:
-    """What the learners that are through have achieved, in the order of the plan."""
+    """The results of the learners that have finished, in the order of the plan."""
     found = []
     for name in plan.learners:
         state = load(_checkpoint(directory, name))
@@ -135,7 +132,7 @@ def results(plan: Plan, directory: Path) -> list[Result]:
 
 
 def claim(directory: Path, plan: Plan) -> None:
-    """Take a directory for a plan, or find the same plan there; refuse one that holds another's results."""
+    """Write the plan into a directory. Raises ValueError if the directory holds results of another plan."""
     path = directory / "options.json"
     mine = json.loads(json.dumps(asdict(plan)))
     try:
@@ -144,7 +141,7 @@ def claim(directory: Path, plan: Plan) -> None:
             write(path, json.dumps(mine, indent=2) + "\n")
         theirs = json.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f"out={str(directory)!r}: can't be used: {error.strerror}") from error
+        raise ValueError(f"out={str(directory)!r}: cannot be used: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: not the options of a run: {error}") from error
     refuse_others(directory, theirs, mine)
@@ -158,7 +155,7 @@ def _log_spaced(points: int) -> Tensor:
 
 
 def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, stopped: Stopped) -> bool:
-    """Play one learner's rounds from its last checkpoint on; whether it came to its end."""
+    """Play one learner's rounds from its last checkpoint on. Returns whether all were played."""
     rows = torch.load(stream, mmap=True, weights_only=True)
     eta, delta = settings(name, plan.grid)
     learner = oco.make(name, plan.dim, eta=eta, delta=delta, sketch_size=plan.sketch_size)

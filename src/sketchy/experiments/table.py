@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for every setting; the best of each learner, ranked as in Appendix A."""
+"""The table of a sweep: a row for every setting, and the best of each learner, ranked as in Appendix A."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from sketchy.experiments.paper import GRID_POINTS, SKETCH_SIZE
 from sketchy.experiments.sweep import Plan, Result
 
-# The paper's average cumulative losses, with all rows in file order, sketch size 10 and 49 settings each.
+# The paper's average cumulative losses, for all rows in file order, sketch size 10 and 49 settings each.
 PAPER = {
     "cifar10": {
         "rfd-son": "0.297", "s-adagrad": "0.297", "adagrad": "0.303", "ogd": "0.308", "ada-fd": "2.999",
@@ -28,7 +28,7 @@ PAPER_ROWS = {"cifar10": 50_000, "gisette_scale": 6_000, "a9a": 32_561}
 
 
 @dataclass(frozen=True)
-class Row:
+class SettingResult:
     """One setting of one learner."""
 
     learner: str
@@ -36,12 +36,12 @@ class Row:
     delta: float
     sketch_size: int
     rows: int
-    average_loss: float  # inf for a setting that left the numbers
+    average_loss: float  # inf if the setting diverged
     error_rate: float
-    seconds: float  # its share of the pass, which ran all settings of the learner together
+    seconds: float  # the time of the learner's pass, divided by its number of settings
 
 
-def rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
+def rows(plan: Plan, results: Sequence[Result]) -> list[SettingResult]:
     """All settings of all learners, in the order of the plan and of the grids."""
     found = []
     for result in results:
@@ -51,26 +51,28 @@ def rows(plan: Plan, results: Sequence[Result]) -> list[Row]:
         for eta, delta, loss, error in zip(
             result.eta.tolist(), result.delta.tolist(), losses, errors, strict=True
         ):
-            found.append(Row(result.learner, eta, delta, plan.sketch_size, plan.rows, loss, error, share))
+            found.append(
+                SettingResult(result.learner, eta, delta, plan.sketch_size, plan.rows, loss, error, share)
+            )
     return found
 
 
-def jsonl(rows: Sequence[Row]) -> str:
-    """One JSON object a line; inf is written as Python's json reads it."""
+def jsonl(rows: Sequence[SettingResult]) -> str:
+    """JSON lines, one object for each row. inf is written as Infinity, which Python's json can read."""
     return "".join(json.dumps(asdict(row)) + "\n" for row in rows)
 
 
-def ranking(rows: Sequence[Row]) -> list[Row]:
-    """The best setting of each learner by average loss, the best learner first."""
-    best: dict[str, Row] = {}
+def ranking(rows: Sequence[SettingResult]) -> list[SettingResult]:
+    """The setting of each learner with the least average loss, the best learner first."""
+    best: dict[str, SettingResult] = {}
     for row in rows:
         if row.learner not in best or row.average_loss < best[row.learner].average_loss:
             best[row.learner] = row
     return sorted(best.values(), key=lambda row: row.average_loss)
 
 
-def cells(plan: Plan, rows: Sequence[Row]) -> list[list[str]]:
-    """The table as text, the header first; a column for the paper's numbers where it has some."""
+def cells(plan: Plan, rows: Sequence[SettingResult]) -> list[list[str]]:
+    """The table as text, the header first. With a column for the paper's numbers, if there are any."""
     paper = PAPER.get(plan.data)
     header = ["place", "learner", "average loss", "paper", "error rate", "eta", "delta", "diverged"]
     lines = []
@@ -84,7 +86,7 @@ def cells(plan: Plan, rows: Sequence[Row]) -> list[list[str]]:
 
 
 def best_curves(plan: Plan, results: Sequence[Result]) -> dict[str, tuple[list[float], list[float]]]:
-    """Share of the data and average loss so far, for the best setting of each learner, the best first."""
+    """Curves of the best setting of each learner, the best first: share of the data, average loss so far."""
     best = {}
     for result in results:
         average = result.sums.average_loss
@@ -95,7 +97,7 @@ def best_curves(plan: Plan, results: Sequence[Result]) -> dict[str, tuple[list[f
 
 
 def title(plan: Plan) -> str:
-    """One line that says what was run."""
+    """A title that describes the run."""
     order = "in file order" if plan.shuffle is None else f"shuffled with seed {plan.shuffle}"
     return (
         f"{plan.data}: average cumulative logistic loss of {plan.rows:,} rows {order}, {plan.dim} features, "
@@ -104,13 +106,13 @@ def title(plan: Plan) -> str:
 
 
 def comparable(plan: Plan) -> bool:
-    """Whether the paper's numbers were made with these options, so that ours should equal them."""
+    """Whether the paper's numbers belong to these options, so that ours should equal them."""
     theirs = (PAPER_ROWS.get(plan.data), None, SKETCH_SIZE, GRID_POINTS)
     return (plan.rows, plan.shuffle, plan.sketch_size, plan.grid) == theirs
 
 
-def markdown(plan: Plan, rows: Sequence[Row]) -> str:
-    """``table.md``."""
+def markdown(plan: Plan, rows: Sequence[SettingResult]) -> str:
+    """The text of ``table.md``."""
     header, *lines = cells(plan, rows)
     lines = [header, ["---"] * len(header), *lines]
     text = f"{title(plan)}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)

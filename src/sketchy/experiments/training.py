@@ -1,4 +1,4 @@
-"""One training run: a task, an optimizer, a schedule; out comes a record of how it went."""
+"""One training run: it takes a task, an optimizer and a schedule, and returns a record."""
 
 import math
 import time
@@ -14,44 +14,44 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from sketchy.experiments.tasks import Task
 
-Schedule = Callable[[int, int], float]  # of step (from 0) and steps: what the learning rate is multiplied by
+Schedule = Callable[[int, int], float]  # (step, from 0; steps) → factor of the learning rate
 
 
 @dataclass(frozen=True)
 class Look:
-    """The validation split, looked at after a number of steps."""
+    """The results on the validation split after a number of steps."""
 
     step: int
-    loss: float  # inf where the run left the numbers
+    loss: float  # inf if the run diverged
     accuracy: float | None
 
 
 @dataclass
 class Record:
-    """A run so far."""
+    """A run up to now."""
 
     task: str
     seed: int
     steps: int  # planned
-    step: int = 0  # done
+    step: int = 0  # taken
     curve: list[Look] = field(default_factory=list)
     diverged: bool = False
     optimizer_bytes: int = 0  # of all tensors in the optimizer's state
     optimizer_seconds: float = 0.0  # in optimizer.step()
-    seconds: float = 0.0  # in all but the looks at the validation split
-    cpu_seconds: float = 0.0  # this process's own, from the second step on: the first may compile
-    threads: int = 0  # torch's
-    commit: str = ""  # of the code that ran, where somebody keeps the record
-    error: str = ""  # why the run ended, where it was no divergence
+    seconds: float = 0.0  # without validation
+    cpu_seconds: float = 0.0  # of this process, without the first step, which may compile
+    threads: int = 0  # of torch
+    commit: str = ""  # of the code that ran, if the caller sets it
+    error: str = ""  # why the run ended early, if it did not diverge
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """What `dataclasses.asdict` has made of one."""
+        """The inverse of `dataclasses.asdict`."""
         return cls(**{**values, "curve": [Look(**look) for look in values["curve"]]})
 
     @property
     def loss(self) -> float:
-        """Of the last look."""
+        """The last validation loss."""
         return self.curve[-1].loss
 
     @property
@@ -59,7 +59,7 @@ class Record:
         return self.curve[-1].accuracy
 
     def steps_to(self, loss: float) -> float | None:
-        """When the curve first came down to ``loss``, between two looks by a straight line; None if never."""
+        """The step at which the curve first reaches ``loss``, by linear interpolation; None if never."""
         for before, after in zip(self.curve, self.curve[1:], strict=False):
             if after.loss <= loss:
                 share = (before.loss - loss) / (before.loss - after.loss) if before.loss > loss else 0.0
@@ -68,7 +68,7 @@ class Record:
 
 
 def warmup_cosine(step: int, steps: int, *, warmup: float = 0.1, floor: float = 0.1) -> float:
-    """A straight line up over the first share ``warmup`` of the steps, then half a cosine down to ``floor``.
+    """Linear warmup over the first share ``warmup`` of the steps, then cosine decay to ``floor``.
 
     >>> [round(warmup_cosine(step, 100), 3) for step in (0, 4, 9, 10, 99)]
     [0.1, 0.5, 1.0, 1.0, 0.1]
@@ -94,10 +94,10 @@ def train(
 
 
 class Training:
-    """A run to iterate over: it takes a step and hands out the record, to draw a bar or to stop at any time.
+    """A run as an iterator: each iteration takes a step and yields the record. Stop it at any time.
 
-    It is one record that grows. A run that leaves the numbers ends early, with a last look of loss inf. What
-    was stopped can be kept, and gone on with.
+    It yields the same record object each time. A run that diverges ends early, with a last loss of inf. A run
+    that was stopped can be saved and resumed by its ``state_dict``.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Training:
                 return
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on; batches depend on seed and step alone."""
+        """The state of the run. Batches are not part of it: they depend only on seed and step."""
         parts = {name: getattr(self, name).state_dict() for name in ("model", "optimizer", "scheduler")}
         return {**parts, "record": asdict(self.record)}
 
@@ -152,15 +152,15 @@ class Training:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """All tensors that can be reached from the state, however small or deep; memory that is shared, once."""
+    """The bytes of all tensors that the state refers to, directly or not. Shared memory counts once."""
     storages: dict[int, int] = {}
-    visited: dict[int, Any] = {}  # holds what it has seen, so that no id is given out twice
+    visited: dict[int, Any] = {}  # keeps the objects alive, so that ids stay unique
 
     def visit(value: Any) -> None:
         if id(value) in visited:
             return
         visited[id(value)] = value
-        if hasattr(value, "__tensor_flatten__"):  # a quantized tensor is made of others
+        if hasattr(value, "__tensor_flatten__"):  # a quantized tensor consists of other tensors
             visit([getattr(value, name) for name in value.__tensor_flatten__()[0]])
         elif isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
@@ -178,7 +178,7 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 def _step(task: Task, model: nn.Module, optimizer: Optimizer, record: Record) -> bool:
-    """One step; whether all in it were numbers."""
+    """Take one step; returns False if it diverged."""
     loss = task.training_loss(model, record.seed, record.step)
     if not loss.isfinite():
         return False
@@ -188,7 +188,7 @@ def _step(task: Task, model: nn.Module, optimizer: Optimizer, record: Record) ->
     try:
         optimizer.step()
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        return False  # a decomposition met inf or nan, or what had grown too large for it
+        return False  # a decomposition failed on inf, nan or too large numbers
     record.optimizer_seconds += time.perf_counter() - began
     return True
 

@@ -1,4 +1,4 @@
-"""Online convex optimization: learners, losses, domains, the rounds they play and their regret."""
+"""Online convex optimization: learners, losses, domains, the loop over rounds, and regret."""
 
 from typing import Any
 
@@ -26,28 +26,18 @@ from sketchy.oco.rfd_son import RFDSON as RFDSON
 from sketchy.oco.s_adagrad import SAdaGrad as SAdaGrad
 from sketchy.oco.son import SON as SON
 
-_CLASSES: tuple[type[Learner], ...] = (
-    OGD,
-    AdaGrad,
-    FullAdaGrad,
-    SAdaGrad,
-    AdaFD,
-    SON,
-    FDSON,
-    RFDSON,
-    AdaLR,
-    RadaGrad,
-    EpochAdaGrad,
-    GGT,
-)
-LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in _CLASSES}
+# The import of a learner's class registers it.
+LEARNERS: dict[str, type[Learner]] = {
+    value.name: value
+    for value in list(globals().values())
+    if isinstance(value, type) and issubclass(value, Learner) and value is not Learner
+}
 
 
 def make(name: str, dim: int, *, sketch_size: int = 10, **options: Any) -> Learner:
-    """A learner by its name in ``LEARNERS``; ``options`` are those of its class.
+    """Make the learner with this name in ``LEARNERS``; its class takes the ``options``.
 
-    ``sketch_size`` goes to the learners that keep a sketch, a projection or a window; the others have
-    no use for it.
+    ``sketch_size`` is passed to learners that keep a sketch, a projection or a window. Others ignore it.
 
     >>> import torch
     >>> learner = make("adagrad", 2, eta=0.5)

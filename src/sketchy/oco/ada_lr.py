@@ -14,15 +14,17 @@ from sketchy.oco.norm import LowRank, Norm, pseudo_power
 class AdaLR(Learner):
     """Ada-LR (Krummenacher et al. 2016): full-matrix AdaGrad on a random low-rank approximation of G.
 
-    With Π Gaussian (d, l), drawn anew in each round, Q R = G Π, and U Σ Vᵀ = Qᵀ G the SVD:
-    w ← w - η V (Σ^(1/2) + δ I)⁻¹ Vᵀ g. It saves time in the root, no memory: G is d x d. All settings share
-    Π, which depends on ``seed`` and the round alone.
+    Each round draws a Gaussian Π (d, l). With the QR decomposition Q R = G Π and the SVD U Σ Vᵀ = Qᵀ G,
+    w ← w - η V (Σ^(1/2) + δ I)⁻¹ Vᵀ g. This makes the root cheaper but saves no memory: G is d x d. All
+    settings share Π, which depends only on ``seed`` and the round.
 
-    On gradients of rank at most l its regret bound is full-matrix AdaGrad's. On others the published one is
-    in probability; what holds surely, :func:`sketchy.oco.observed_bound`, may exceed D Σ ‖g‖ and say nothing.
+    If the gradients have rank at most l, the regret bound is that of full-matrix AdaGrad. Otherwise the
+    published bound holds only with some probability. :func:`sketchy.oco.observed_bound` always holds, but may
+    exceed D Σ ‖g‖, and then it says nothing.
     """
 
     name = "ada-lr"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("covariance", "basis", "roots")
 
@@ -38,14 +40,14 @@ class AdaLR(Learner):
     def _step(self, g: Tensor) -> Tensor:
         self._covariance = torch.baddbmm(self._covariance, g.unsqueeze(-1), g.unsqueeze(-2))
         broken = ~self._covariance.isfinite().all(-1).all(-1)
-        G = self._covariance.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises on nan
+        G = self._covariance.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises an error on nan
         seed = hash((self.seed, self.round)) % 2**63
         Q, _ = torch.linalg.qr(G @ gaussian(self.dim, self.sketch_size, seed=seed, like=g))
         _, sigma, V = torch.linalg.svd(Q.mT @ G, full_matrices=False)
         self._basis = V
         self._roots = sigma.sqrt().masked_fill(broken.unsqueeze(-1), torch.nan)
-        y = (V @ g.unsqueeze(-1)).squeeze(-1) * self.eta * pseudo_power(self._roots + self.delta, -1.0)
-        return (y.unsqueeze(1) @ V).squeeze(1)
+        inside = self.eta * pseudo_power(self._roots + self.delta, -1.0)
+        return LowRank(V, inside, self._zeros(1)).apply(g)
 
     def _norm(self) -> Norm | None:
         return LowRank(self._basis, self._roots + self.delta, self.delta)

@@ -10,7 +10,7 @@ from sketchy.oco.norm import Diagonal, Norm
 class AdaGrad(Learner):
     """Diagonal AdaGrad (Duchi et al. 2011): h ← h + g², w ← w - η g / √h, with h₀ = δ.
 
-    A coordinate that has seen no gradient stays where it is.
+    A coordinate does not move until its gradient is nonzero.
     """
 
     name = "adagrad"

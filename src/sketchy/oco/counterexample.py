@@ -1,4 +1,4 @@
-"""Observation 2: a stream on which Ada-FD's bound grows as T^(3/4), and S-AdaGrad's as √T."""
+"""Observation 2: a stream on which Ada-FD's regret bound grows as T^(3/4), and S-AdaGrad's as √T."""
 
 import math
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from sketchy.oco.s_adagrad import SAdaGrad
 
 @dataclass(frozen=True)
 class Growth:
-    """What one learner's bound and regret were after each of the horizons T, as means over the seeds."""
+    """The bound and the regret of one learner at each horizon T, averaged over the seeds."""
 
     learner: str
     rounds: list[int]  # T, one entry per horizon
     bound: list[float]  # right-hand side of its theorem
-    regret: list[float]  # what it really suffered beyond the best point of the unit ball
-    exponent: float  # slope of log(bound) against log(T), least squares
-    regret_exponent: float  # the same for the regret; nan if a regret isn't positive
+    regret: list[float]  # its loss minus that of the best point of the unit ball
+    exponent: float  # least-squares slope of log(bound) against log(T)
+    regret_exponent: float  # the same for the regret; nan if some regret is not positive
 
 
 @torch.no_grad()
@@ -37,13 +37,13 @@ def growth(
     """Run Obs. 2 for each horizon T in ``rounds``: {"s-adagrad": Growth, "ada-fd": Growth}.
 
     The losses are x.g_t on the unit ball (D = 2), with g_t drawn uniformly from ``dim`` orthonormal vectors.
-    Both learners are tuned to each T, as the theorems ask:
+    Both learners are tuned to each T, as the theorems require:
 
     - S-AdaGrad: η = D/√2; its bound is Thm 3 (about √T).
     - Ada-FD: δ = 1 + √Σρ_t, so that the maximum in its bound is 1, and the best η, D √(Σ√ρ_t / (2 tr √G));
       its bound is that of the proof of Obs. 2, D √(2 tr G^(1/2) Σ√ρ_t) (about T^(3/4)).
 
-    A horizon costs 2 T updates of ``seeds`` sketches side by side.
+    Each horizon takes 2 T updates of a batch of ``seeds`` sketches.
     """
     if not 2 <= sketch_size <= dim:
         raise ValueError(f"sketch_size={sketch_size}: must be between 2 and dim={dim}")
@@ -71,14 +71,14 @@ def growth(
 
 
 def _stream(dim: int, rounds: int, seed: int) -> Tensor:
-    """(T, d): draws from the columns of a random rotation, so that no coordinate is special."""
+    """(T, d): random rows of a random orthogonal matrix, so that no coordinate is special."""
     generator = torch.Generator().manual_seed(seed)
     W, _ = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
     return W[torch.randint(dim, (rounds,), generator=generator)]
 
 
 def _suffer(learner: Learner, streams: Tensor) -> tuple[Tensor, Tensor]:
-    """The regret (P,) on linear losses, and what left the sketch in each round (P, T)."""
+    """The regret (P,) on linear losses, and the mass that escaped the sketch in each round (P, T)."""
     suffered, masses = torch.zeros_like(learner.eta[:, 0]), [learner.state_dict()["diagonal"]]
     for g in streams:
         suffered += (learner.point * g).sum(-1)

@@ -1,10 +1,11 @@
-"""The decision set K and projection on it in a norm: argmin over x in K of (x - y)ᵀ S (x - y), S never d x d
-unless it's given so.
+"""The decision set K, and projection onto it in a norm: argmin over x in K of (x - y)ᵀ S (x - y).
 
-Zero curvature. A preconditioner starts with directions it knows nothing about, where S is zero (its
-inverse is a pseudo-inverse), and then the argmin is a whole set. Here such a direction has 1e-9 of the
-largest curvature: the point moves along it as far as the other directions gain by it, and no
-further. In the limit this is the minimiser nearest to y, one of the argmin's points, so theorems hold for it.
+S becomes a d x d matrix only if it is given as one.
+
+Zero curvature. In directions without a gradient so far, S is zero (its inverse is a pseudo-inverse), and the
+argmin is a set of points. Such directions are given 1e-9 of the largest curvature: the point moves along them
+only as far as this lowers the distance in the other directions. As that number goes to 0, the limit is the
+minimiser nearest to y. It belongs to the argmin, so the theorems hold for it.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ class Domain(ABC):
     """A closed convex set K. Points are rows (P, d)."""
 
     def project(self, y: Tensor, norm: Norm | None) -> Tensor:
-        """The point of K nearest to each row of y in ``norm`` (None: the Euclidean one); nan for nan."""
+        """The point of K nearest to each row of y in ``norm`` (None: Euclidean). Rows with nan stay nan."""
         whole = y.isfinite().all(-1, keepdim=True)
         if isinstance(norm, Diagonal):
             whole &= norm.s.isfinite().all(-1, keepdim=True)
@@ -52,7 +53,7 @@ class Domain(ABC):
 
     @abstractmethod
     def least(self, g: Tensor) -> Tensor:
-        """A point of K (d,) at which g.x is least, for g (d,)."""
+        """A point x of K (d,) that minimises g.x, for g (d,)."""
 
     @abstractmethod
     def diameter(self, dim: int) -> float:
@@ -68,7 +69,7 @@ class Domain(ABC):
 
     @abstractmethod
     def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
-        """Projection for S = c I + Uᵀ diag(a - c) U, a >= c > 0; U (P, l, d) has orthonormal or zero rows."""
+        """Projection for S = c I + Uᵀ diag(a - c) U, a >= c > 0. U (P, l, d) has orthonormal or zero rows."""
 
 
 class Everything(Domain):
@@ -83,7 +84,7 @@ class Everything(Domain):
     def least(self, g: Tensor) -> Tensor:
         if bool((g == 0).all()):
             return torch.zeros_like(g)
-        raise ValueError("a linear loss has no least value on the whole space: give a bounded domain")
+        raise ValueError("a linear loss has no minimum on the whole space: give a bounded domain")
 
     def diameter(self, dim: int) -> float:
         return float("inf")
@@ -130,9 +131,10 @@ class Ball(Domain):
         return shrink[:, :1] * rest + ((shrink[:, 1:] * inside).unsqueeze(1) @ U).squeeze(1)
 
     def _shrink(self, s: Tensor, y: Tensor) -> Tensor:
-        """s / (s + μ) with the μ >= 0 that makes the length of (s y) / (s + μ) at most the radius.
+        """s / (s + μ), with the least μ >= 0 for which (s y) / (s + μ) is no longer than the radius.
 
-        Newton's method on 1 / length, which is nearly linear in μ and, being concave, converges from below.
+        Newton's method on 1 / length as a function of μ. It is nearly linear, and concave, so that μ
+        converges from below.
         """
         mu = torch.zeros_like(s[:, :1])
         for _ in range(_MOST_STEPS):
@@ -148,29 +150,29 @@ class Ball(Domain):
 
 
 class Polyhedron(Domain):
-    """A set with flat faces, on which ``_nearest`` is piecewise linear."""
+    """A set with flat faces: ``_nearest`` is piecewise linear."""
 
     @abstractmethod
     def _slope(self, y: Tensor, x: Tensor, W: Tensor) -> Tensor:
-        """The derivative of ``_nearest`` at y, where it's x, applied to the rows W (P, l, d)."""
+        """The derivative of ``_nearest`` at y, applied to the rows W (P, l, d); x is ``_nearest(y)``."""
 
     def _nearest_low_rank(self, y: Tensor, U: Tensor, a: Tensor, c: Tensor) -> Tensor:
         """Projection for S = c I + Uᵀ diag(a - c) U, a >= c, by Newton's method on the dual in l coordinates.
 
         With k = (a - c) / c, the dual is the minimum over u of Φ(u) = Σ u²/(2k) + e(y - Uᵀ u) + u.Uy, where
-        e(w) = (‖w‖² - ‖w - nearest(w)‖²)/2 has the gradient nearest(w). It's convex, piecewise quadratic, and
-        x = nearest(y - Uᵀ u). U has orthonormal or zero rows. Cost per step: O(l² d).
+        e(w) = (‖w‖² - ‖w - nearest(w)‖²)/2 has the gradient nearest(w). Φ is convex and piecewise quadratic.
+        Its minimiser u gives x = nearest(y - Uᵀ u). Cost per step: O(l² d).
         """
         k = (a - c) / c
         u = torch.zeros_like(a)
-        for most in (1e2, 1e4, 1e6, torch.inf):  # a stiff problem starts from the solution of a softer one
+        for most in (1e2, 1e4, 1e6, torch.inf):  # start from the solution of a better conditioned problem
             x, u = self._solve_dual(y, U, k.clamp(max=most), u)
             if bool((k <= most).all()):
                 break
         return x
 
     def _solve_dual(self, y: Tensor, U: Tensor, k: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-        own, shared = 1 / (1 + k), k / (1 + k)  # each equation in units of its larger side
+        own, shared = 1 / (1 + k), k / (1 + k)  # equations divided by 1 + k: no coefficient is large
         over_k = torch.where(k > 0, 1 / k, 0.0)
 
         def at(u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -186,7 +188,7 @@ class Polyhedron(Domain):
         for _ in range(_MOST_STEPS):
             largest = y.abs().amax(-1, keepdim=True) + x.abs().amax(-1, keepdim=True)
             size = F.abs().amax(-1, keepdim=True)
-            stuck = (size <= 1e-11 * largest) & (size >= before / 2)  # what is left is rounding
+            stuck = (size <= 1e-11 * largest) & (size >= before / 2)  # only rounding errors are left
             unsolved = (size > 1e-15 * largest) & ~stuck
             before = size
             if not bool(unsolved.any()):
@@ -198,7 +200,7 @@ class Polyhedron(Domain):
             step = unsolved.to(y)
             for _ in range(_MOST_HALVINGS):
                 _, _, F_new, new = at(u - step * move)
-                # near the solution rounding hides the gain in value, and the equations tell
+                # near the solution, rounding hides the decrease of the value: look at the equations instead
                 better = (size <= 1e-9 * largest) & (F_new.abs().amax(-1, keepdim=True) <= size / 2)
                 worse = unsolved & ~better & (new > value - 1e-4 * step * gain + 1e-15 * value.abs())
                 if not bool(worse.any()):
@@ -212,7 +214,7 @@ class Polyhedron(Domain):
 
 
 class Box(Polyhedron):
-    """{x : low <= x_i <= high}; the ends are numbers or (d,) tensors."""
+    """{x : low <= x_i <= high}; low and high are numbers or (d,) tensors."""
 
     def __init__(self, low: float | Tensor = -1.0, high: float | Tensor = 1.0) -> None:
         self.low = torch.as_tensor(low, dtype=torch.float64)
@@ -265,9 +267,10 @@ class Simplex(Polyhedron):
         return W - free * (W.sum(-1, keepdim=True) / free.sum(-1, keepdim=True))
 
     def _nearest_diagonal(self, y: Tensor, s: Tensor) -> Tensor:
-        """x_i = max(0, y_i - θ / s_i), with the θ that gives the right sum.
+        """x_i = max(0, y_i - θ / s_i), with the θ that makes the sum ``total``.
 
-        Coordinate i is positive for θ < s_i y_i: in descending order of s_i y_i, as many as stay positive.
+        Coordinate i is positive if θ < s_i y_i. So the positive ones come first in descending order of s_i
+        y_i.
         """
         order = (s * y).argsort(-1, descending=True)
         edge, value, width = ((t.gather(-1, order)) for t in (s * y, y, 1 / s))
@@ -278,7 +281,10 @@ class Simplex(Polyhedron):
 
 
 def _outside(norm: LowRank) -> Tensor:
-    """The curvature outside the basis; where nothing is outside, the least inside, so as to be no stiffer."""
+    """The curvature outside the basis. If the basis spans everything, the least curvature inside.
+
+    The outside does not matter then, and this choice keeps the problem well-conditioned.
+    """
     used = norm.basis.square().sum(-1) > 0.5
     whole = used.sum(-1, keepdim=True) == norm.basis.shape[-1]
     least = norm.inside.masked_fill(~used, torch.inf).amin(-1, keepdim=True)
@@ -286,7 +292,7 @@ def _outside(norm: LowRank) -> Tensor:
 
 
 def _raised(curvature: Tensor) -> Tensor:
-    """Curvatures (P, n) with zeros raised to 1e-9 of the largest, in units of it; 1 where all are zero."""
+    """Curvatures (P, n) divided by the largest (if that is not zero), and then raised to at least 1e-9."""
     largest = curvature.amax(-1, keepdim=True)
     largest = torch.where(largest > 0, largest, 1.0)
     return torch.maximum(curvature / largest, torch.full_like(largest, _LEAST_CURVATURE))

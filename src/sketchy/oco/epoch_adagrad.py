@@ -1,4 +1,4 @@
-"""Generic Epoch AdaGrad: preconditioners that are renewed at given rounds only."""
+"""Generic Epoch AdaGrad: the preconditioner is updated only at given rounds."""
 
 from collections.abc import Collection
 from typing import Any
@@ -15,9 +15,10 @@ from sketchy.oco.sketched import CORRECT_EVERY
 class EpochAdaGrad(Learner):
     """Generic Epoch AdaGrad (Alg. 5): w ← w - η G_{t_k}^(-1/2) g in the epoch after t_k, G_t = δ I + Σ g gᵀ.
 
-    ``update_points`` are the rounds t_k after which the preconditioner is renewed: a set of rounds, or a
-    number k for every k-th round. ``sketched`` takes S-AdaGrad's G̃, of ``sketch_size``, for G. The paper asks
-    for δ > 0; with δ = 0 the first epoch stands still, since nothing is known yet.
+    ``update_points`` are the rounds t_k after which the preconditioner is updated: a set of rounds, or a
+    number k for every k-th round. With ``sketched``, S-AdaGrad's G̃ of ``sketch_size`` replaces G. The paper
+    requires δ > 0. With δ = 0 the point does not move in the first epoch, as G_0 = 0 has the pseudo-inverse
+    0.
     """
 
     name = "epoch-adagrad"
@@ -41,7 +42,7 @@ class EpochAdaGrad(Learner):
         self.update_points = update_points if isinstance(update_points, int) else frozenset(update_points)
         self.sketched, self.sketch_size = sketched, min(sketch_size, dim)
         self._tensors = ("basis", "eigenvalues", "diagonal") if sketched else ("covariance",)
-        self._tensors += ("directions", "spectrum", "outside")  # of the preconditioner in use
+        self._tensors += ("directions", "spectrum", "outside")  # the preconditioner in use
         super().__init__(dim, **options)
 
     def _begin(self) -> None:
@@ -59,11 +60,7 @@ class EpochAdaGrad(Learner):
         if last % points == 0 if isinstance(points, int) else last == 0 or last in points:
             self._renew()
         self._learn(g)
-        largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, -0.5, largest=largest)
-        y = (self._directions @ g.unsqueeze(-1)).squeeze(-1)
-        inside = y * (pseudo_power(self._spectrum, -0.5, largest=largest) - outside)
-        return self.eta * (outside * g + (inside.unsqueeze(1) @ self._directions).squeeze(1))
+        return self.eta * self._power(-0.5).apply(g)
 
     def _learn(self, g: Tensor) -> None:
         if self.sketched:
@@ -84,6 +81,10 @@ class EpochAdaGrad(Learner):
             self._directions, self._outside = V.mT, torch.zeros_like(self.delta)
 
     def _norm(self) -> Norm | None:
+        return self._power(0.5)
+
+    def _power(self, power: float) -> LowRank:
+        """G^power for the G of the current epoch."""
         largest = torch.maximum(self._spectrum.amax(-1, keepdim=True), self._outside)
-        outside = pseudo_power(self._outside, 0.5, largest=largest)
-        return LowRank(self._directions, pseudo_power(self._spectrum, 0.5, largest=largest), outside)
+        inside, outside = (pseudo_power(mu, power, largest=largest) for mu in (self._spectrum, self._outside))
+        return LowRank(self._directions, inside, outside)

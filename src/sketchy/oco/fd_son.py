@@ -10,6 +10,7 @@ class FDSON(Sketched):
     """FD-SON (Luo et al. 2016): w ← w - (Ḡ + δ I)⁻¹ g, Ḡ the FD sketch of Σ g gᵀ / (η √t)."""
 
     name = "fd-son"
+    needs_delta = True
 
     def _scale(self) -> Tensor:
         return (self.eta * self.round**0.5).rsqrt()

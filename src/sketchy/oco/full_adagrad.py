@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import Dense, Norm, apply, eigh, pseudo_power
+from sketchy.oco.norm import Dense, LowRank, Norm, eigh, pseudo_power
 
 
 class FullAdaGrad(Learner):
@@ -19,7 +19,7 @@ class FullAdaGrad(Learner):
     def _step(self, g: Tensor) -> Tensor:
         self._covariance = torch.baddbmm(self._covariance, g.unsqueeze(-1), g.unsqueeze(-2))
         lam, V = eigh(self._covariance)
-        return self.eta * apply(V, pseudo_power(lam, -0.5), g)
+        return self.eta * LowRank(V.mT, pseudo_power(lam, -0.5), self._zeros(1)).apply(g)
 
     def _norm(self) -> Norm | None:
         lam, V = eigh(self._covariance)

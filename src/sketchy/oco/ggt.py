@@ -13,14 +13,15 @@ from sketchy.oco.norm import LowRank, Norm, eigh, noise_beside, pseudo_power
 class GGT(Learner):
     """GGT (Agarwal et al. 2019): w ← w - η ((W Wᵀ)^(1/2) + δ I)⁻¹ g, W = [g_t, β g_{t-1}, β² g_{t-2} ...].
 
-    ``sketch_size`` is r, the columns of W, ``decay`` is β. The root comes from an r x r eigenproblem,
-    that of Wᵀ W. O(d r) memory.
+    ``sketch_size`` is r, the number of columns of W; ``decay`` is β. The root comes from the r x r
+    eigenproblem of Wᵀ W. O(d r) memory.
 
-    It has no regret bound, only one afterwards, :func:`sketchy.oco.observed_bound`: the window forgets, and
-    an adversary can make the regret grow as T.
+    It has no regret bound in advance: the window forgets, and an adversary can make the regret grow as T.
+    :func:`sketchy.oco.observed_bound` gives one afterwards.
     """
 
     name = "ggt"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("window", "basis", "roots")
 
@@ -38,15 +39,14 @@ class GGT(Learner):
     def _step(self, g: Tensor) -> Tensor:
         self._window = torch.cat([g.unsqueeze(1), self.decay * self._window[:, :-1]], 1)
         lam, V = eigh(self._window @ self._window.mT)
-        # directions of rounding noise would not be orthonormal: they're left out
+        # directions of rounding noise would not be orthonormal: pseudo_power sets them to zero
         self._roots = pseudo_power(lam, 0.5)
         self._basis = (V * pseudo_power(lam, -0.5).unsqueeze(-2)).mT @ self._window
         largest = torch.maximum(self._roots.amax(-1, keepdim=True), self.delta)
         threshold = noise_beside(self.delta)
-        weights = pseudo_power(self._roots + self.delta, -1.0, largest=largest, threshold=threshold)
+        inside = pseudo_power(self._roots + self.delta, -1.0, largest=largest, threshold=threshold)
         outside = pseudo_power(self.delta, -1.0, largest=largest, threshold=threshold)
-        y = (self._basis @ g.unsqueeze(-1)).squeeze(-1)
-        return self.eta * (outside * g + (((weights - outside) * y).unsqueeze(1) @ self._basis).squeeze(1))
+        return self.eta * LowRank(self._basis, inside, outside).apply(g)
 
     def _norm(self) -> Norm | None:
         return LowRank(self._basis, self._roots + self.delta, self.delta)

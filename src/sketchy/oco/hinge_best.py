@@ -1,12 +1,13 @@
-"""The best fixed point under the hinge loss, min over x in K of Σ_t max(0, 1 - m_t.x), with its certificate.
+"""The best fixed point under the hinge loss, argmin over x in K of Σ_t max(0, 1 - m_t.x), with a certificate.
 
-Any weights 0 <= α_t <= 1 give a lower bound, as max(0, u) >= α u:
+Any weights 0 <= α_t <= 1 give a lower bound, since max(0, u) >= α u:
 
     Σ max(0, 1 - m_t.x) >= Σ α_t - max over x in K of (Σ α_t m_t).x.
 
-Both solvers give weights beside the point. Its sum of losses is accepted if it exceeds that bound by at most
-1e-6 of itself plus 1e-9 for each round. In directions without end, the maximum is over points up to ten times
-as large as the one found: there Σ α_t m_t is zero but for rounding, which would count without end, too.
+Both solvers return a point and weights. The point is accepted if its sum of losses exceeds the lower bound by
+at most 1e-6 of that sum plus 1e-9 for each round. In directions where K is unbounded, the maximum is taken
+over points up to ten times as large as the one found: there Σ α_t m_t is zero up to rounding, and the
+rounding error times an unbounded x would be infinite.
 """
 
 import torch
@@ -18,10 +19,10 @@ _RELATIVE_GAP, _GAP_PER_ROUND = 1e-6, 1e-9
 
 
 def best_for_hinge(margins: Tensor, domain: Domain) -> Tensor:
-    """The x of K (d,) for the ``margins`` m_t (T, d), label times example, in float64.
+    """A best x of K (d,) for the ``margins`` m_t (T, d), label times example, in float64.
 
-    Where many are best, one of them. On a ball: tens of Newton steps, each of O(T d² + d³) time. On the
-    others: a linear program in d + T unknowns, for which SciPy is needed.
+    On a ball: tens of Newton steps, each of O(T d² + d³) time. On other domains: a linear program in d + T
+    unknowns, which needs SciPy.
     """
     if isinstance(domain, Ball):
         x, weights = _in_ball(margins, domain)
@@ -32,8 +33,8 @@ def best_for_hinge(margins: Tensor, domain: Domain) -> Tensor:
     gap = _gap(margins, x, weights, domain)
     if not gap <= _accepted(margins, x):
         raise ValueError(
-            f"the least sum of hinge losses is known to {gap:.1e} only: must be {_accepted(margins, x):.1e} "
-            "(features of a similar size help, and a smaller domain)"
+            f"the least sum of hinge losses is known only to {gap:.1e}: must be {_accepted(margins, x):.1e} "
+            "(scale the features to a similar size, or give a smaller domain)"
         )
     return x
 
@@ -47,7 +48,7 @@ def _accepted(margins: Tensor, x: Tensor) -> Tensor:
 
 
 def _gap(margins: Tensor, x: Tensor, weights: Tensor, domain: Domain) -> Tensor:
-    """How much better than x a point of K can be at most."""
+    """An upper bound on how much lower the sum of losses can be at another point of K than at x."""
     pull = margins.T @ weights
     bounded: Domain = domain
     if isinstance(domain, Everything | Box):
@@ -58,13 +59,13 @@ def _gap(margins: Tensor, x: Tensor, weights: Tensor, domain: Domain) -> Tensor:
 
 
 def _as_box(domain: Everything | Box, x: Tensor, end: float) -> Box:
-    """The domain with infinite ends moved to ±``end``."""
+    """The domain as a box, with infinite ends replaced by ±``end``."""
     box = domain if isinstance(domain, Box) else Box(-torch.inf, torch.inf)
     return Box(box.low.expand_as(x).nan_to_num(neginf=-end), box.high.expand_as(x).nan_to_num(posinf=end))
 
 
 def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tuple[Tensor, Tensor]:
-    """min Σ ξ_t under ξ_t >= 0, ξ_t >= 1 - m_t.x, x in K: the point and the α_t, its multipliers."""
+    """Minimise Σ ξ_t under ξ_t >= 0, ξ_t >= 1 - m_t.x, x in K: the point x, and the multipliers α_t."""
     try:
         import numpy as np
         from scipy import optimize, sparse  # type: ignore[import-untyped]
@@ -77,7 +78,7 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
     if isinstance(domain, Simplex):
         low, sums = np.zeros(d), {"A_eq": np.repeat([1.0, 0.0], [d, T])[None], "b_eq": [domain.total]}
     else:
-        size = margins.abs().amax(0).numpy()  # the solver takes small coefficients for zeros
+        size = margins.abs().amax(0).numpy()  # the solver treats small coefficients as zeros
         size[size == 0] = 1
     if isinstance(domain, Box):
         low, high = (size * end.expand(d).numpy() for end in (domain.low, domain.high))
@@ -96,18 +97,18 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
 
 
 def _in_ball(margins: Tensor, ball: Ball, most_steps: int = 300) -> tuple[Tensor, Tensor]:
-    """Newton's method on the linear program's logarithmic barrier for a falling τ, each step within the ball.
+    """Newton's method on the linear program's logarithmic barrier, for decreasing τ. Steps stay in the ball.
 
-    With u = 1 - m.x, the least over ξ of ξ - τ log ξ - τ log(ξ - u) is at ξ = τ/β, ξ - u = τ/α, α + β = 1: a
-    smooth hinge in u with slope α and curvature α²β² / (τ (α² + β²)).
+    With u = 1 - m.x, the minimum over ξ of ξ - τ log ξ - τ log(ξ - u) is at ξ = τ/β, ξ - u = τ/α, α + β = 1.
+    It is a smooth hinge in u, with slope α and curvature α²β² / (τ (α² + β²)).
     """
     _, singular, basis = torch.linalg.svd(margins, full_matrices=False)
-    basis = basis[singular > 1e-12 * singular[0]]  # outside of it, the best point is zero
+    basis = basis[singular > 1e-12 * singular[0]]  # the best point has no part outside of its span
     margins = margins @ basis.T
     x, tau = margins.new_zeros(len(basis)), 1.0
 
     def smooth(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is minimised, less a constant, and α, β."""
+        """The objective up to a constant, and α, β."""
         u = 1 - margins @ x
         root = (u.square() + 4 * tau**2).sqrt()
         ratio = torch.where(u > 0, (root + u) / (2 * tau), 2 * tau / (root - u))  # α / β
@@ -124,7 +125,7 @@ def _in_ball(margins: Tensor, ball: Ball, most_steps: int = 300) -> tuple[Tensor
         newton, here = -(V.T @ g) / lam, V.T @ x
         kept = ball._shrink(lam.unsqueeze(0), (here + newton).unsqueeze(0))[0]
         move = V @ (kept * newton - (1 - kept) * here)
-        # to first order the weights at the end of the move, whose pull is balanced long before α's own is
+        # the weights at the end of the move, to first order: they prove a small gap much earlier than α does
         weights = (alpha - bend * (margins @ move)).clamp(0, 1)
         if _gap(margins, x, weights, ball) <= _accepted(margins, x):
             break

@@ -1,4 +1,4 @@
-"""The contract of an online learner: a point to play, and an update by the gradient found there."""
+"""The contract of an online learner: it plays a point, and updates it by the gradient there."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,20 +12,22 @@ from sketchy.oco.norm import Norm
 
 
 class Learner(ABC):
-    """Plays ``point``, is told the gradient there by ``update``; one row per setting.
+    """Plays ``point``; ``update`` takes the gradient at that point.
 
-    ``eta`` and ``delta`` are numbers, or 1-D tensors of P settings that are run side by side (they
-    are broadcast together); then ``point`` and gradients are (P, dim), else (dim,). Settings never
-    mix: one that overflows turns to inf or nan in its own row.
+    ``eta`` and ``delta`` are numbers, or 1-D tensors of P settings that run as a batch (they are broadcast
+    together). With tensors, ``point`` and gradients are (P, dim), otherwise (dim,). Settings do not affect
+    each other: if one overflows, only its own row becomes inf or nan.
 
-    ``domain`` is the set K; after each step the point is projected on it in the norm of the current
-    preconditioner. ``start`` is the first point, the projection of 0 by default.
+    ``domain`` is the set K. After each step the point is projected onto it in the norm of the current
+    preconditioner. ``start`` is the first point, by default the projection of 0.
 
-    A subclass names its tensors in ``_tensors``, builds them in ``_begin`` and gives its rule in ``_step``.
+    A subclass lists its tensors in ``_tensors``, creates them in ``_begin``, and computes its step in
+    ``_step``.
     """
 
     name: ClassVar[str]
     uses_sketch_size: ClassVar[bool] = False
+    needs_delta: ClassVar[bool] = False  # a sweep tunes eta and delta; for other learners delta is 0
     _tensors: tuple[str, ...] = ()
 
     def __init__(
@@ -52,7 +54,7 @@ class Learner(ABC):
         self._batched = len(shape) == 1
         self.eta: Tensor = rate.expand(shape).reshape(-1, 1).clone()  # (P, 1), to meet (P, d)
         self.delta: Tensor = offset.expand(shape).reshape(-1, 1).clone()
-        self.round = 0  # t, how many gradients were seen
+        self.round = 0  # t, the number of gradients so far
         first = torch.zeros(dim, dtype=dtype) if start is None else torch.as_tensor(start, dtype=dtype)
         if first.shape[-1:] != (dim,) or first.ndim > 2:
             raise ValueError(f"start has the shape {tuple(first.shape)}: must be ({dim},) or (P, {dim})")
@@ -61,17 +63,17 @@ class Learner(ABC):
 
     @property
     def settings(self) -> int:
-        """P, how many settings run side by side."""
+        """P, the number of settings."""
         return self.eta.shape[0]
 
     @property
     def point(self) -> Tensor:
-        """Where the learner plays now: (P, dim), or (dim,) for a single setting given by numbers."""
+        """The current point: (P, dim), or (dim,) for a single setting given by numbers."""
         return self._point if self._batched else self._point[0]
 
     @torch.no_grad()
     def update(self, gradient: Tensor) -> None:
-        """One round: learn the gradient at ``point``, move, and project on the domain."""
+        """One round: take the gradient at ``point``, step, and project onto the domain."""
         if gradient.shape != self.point.shape:
             raise ValueError(
                 f"gradient has the shape {tuple(gradient.shape)}: must be that of the point, "
@@ -86,14 +88,14 @@ class Learner(ABC):
 
     @torch.no_grad()
     def restart(self, start: Tensor) -> None:
-        """Forget everything and start at ``start`` (Alg. 4 does so in each episode)."""
+        """Reset the state and start at ``start`` (Alg. 4 does this in each episode)."""
         self.round = 0
         point = torch.as_tensor(start, dtype=self.dtype).expand(self.settings, self.dim).clone()
         self._point = self.domain.project(point, None)
         self._begin()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Flat names to copies of tensors; restoring them and going on equals never having stopped."""
+        """Copies of all tensors by name. A run that is restored from them continues bit for bit."""
         state = {name: getattr(self, f"_{name}").clone() for name in ("point", *self._tensors)}
         return {"round": torch.tensor(self.round), **state}
 
@@ -112,18 +114,18 @@ class Learner(ABC):
         for name in ("point", *self._tensors):
             setattr(self, f"_{name}", state[name].clone())
 
-    # -- what a learner fills in -----------------------------------------------------------------
+    # -- to be defined by a learner --------------------------------------------------------------
 
     def _begin(self) -> None:  # noqa: B027 (a learner without state has nothing to begin)
-        """Set the tensors of ``_tensors`` (kept under a leading underscore) to those of round 0."""
+        """Set the tensors of ``_tensors`` for round 0. The tensor "x" is the attribute ``_x``."""
 
     @abstractmethod
     def _step(self, g: Tensor) -> Tensor:
-        """Take in g (P, dim) as round ``self.round`` = 1, 2, ...; return what to subtract from the point."""
+        """Learn from g (P, dim) in round ``self.round`` = 1, 2, ...; return the step to subtract."""
 
     @abstractmethod
     def _norm(self) -> Norm | None:
-        """The norm to project in, that of the preconditioner after ``_step``; None is the plain one."""
+        """The norm to project in: that of the preconditioner after ``_step``. None is the Euclidean norm."""
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(self.settings, *shape, dtype=self.dtype)

@@ -1,7 +1,7 @@
-"""Convex losses of a linear model w at an example (x, y): value and slope in the score s = w.x.
+"""Convex losses of a linear model w at an example (x, y), as functions of the score s = w.x.
 
-The gradient in w is slope * x. Scores may carry any leading dimensions; y is broadcast against
-them. For logistic and hinge, y is 1 or 0 (true or false).
+The gradient with respect to w is slope * x. Scores may have any leading dimensions; y is broadcast against
+them. For the logistic and the hinge loss, y is 1 or 0 (true or false).
 
 >>> logistic.value(torch.tensor(0.0), torch.tensor(1.0))
 tensor(0.6931)
@@ -26,8 +26,8 @@ class Loss:
 
     name: str
     value: OfScore  # (score, y) to the loss
-    slope: OfScore  # its derivative in the score; a subgradient where there is none
-    curvature: OfScore | None  # the second derivative; None where there is none
+    slope: OfScore  # derivative with respect to the score, or a subgradient
+    curvature: OfScore | None  # second derivative; None if it does not exist
     classifies: bool  # whether the sign of the score predicts y
 
     def __call__(self, w: Tensor, x: Tensor, y: Tensor | float) -> Tensor:
@@ -43,7 +43,7 @@ def _sign(y: Tensor) -> Tensor:
     return 2 * y - 1
 
 
-# log(1 + exp(-s)) is -s to all digits of float64 from 37 on
+# for s <= -37, log(1 + exp(-s)) equals -s in float64
 logistic = Loss(
     "logistic",
     value=lambda score, y: softplus(-_sign(y) * score, threshold=40.0),

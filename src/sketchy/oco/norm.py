@@ -1,4 +1,4 @@
-"""The norm ‖x‖² = xᵀ S x of a preconditioner, in the form it has: diagonal, low-rank plus diagonal, dense."""
+"""The norm ‖x‖² = xᵀ S x of a preconditioner. S is diagonal, low-rank plus a multiple of I, or dense."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,16 @@ def pseudo_power(
 ) -> Tensor:
     """mu^power for eigenvalues mu (P, n) >= 0, with 0^power = 0 (Moore-Penrose, Sec. 4.1).
 
-    Noise counts as zero: what is at or below ``threshold`` of ``largest`` (P, 1), by default the maximum of
-    each row.
+    Values up to ``threshold`` times ``largest`` (P, 1) are rounding noise and count as zero. ``largest`` is
+    the maximum of each row by default.
     """
     largest = mu.amax(-1, keepdim=True) if largest is None else largest
-    return mu.pow(power).masked_fill_(
-        mu <= threshold * largest, 0.0
-    )  # nan stays: a diverged setting must show
+    # nan stays nan: a diverged setting must be visible
+    return mu.pow(power).masked_fill_(mu <= threshold * largest, 0.0)
 
 
 def noise_beside(delta: Tensor) -> Tensor:
-    """The threshold for eigenvalues that contain a diagonal δ (P, 1): given by the user, it's no noise."""
+    """The threshold for eigenvalues that include δ (P, 1): 0 where δ > 0, as the user's δ is not noise."""
     return torch.where(delta > 0, 0.0, NOISE)
 
 
@@ -42,14 +41,19 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class LowRank:
-    """S = Uᵀ diag(inside) U + outside (I - Uᵀ U): one number for all directions outside the basis."""
+    """S = Uᵀ diag(inside) U + outside (I - Uᵀ U): one eigenvalue for all directions outside the basis."""
 
-    basis: Tensor  # U, (P, l, d): orthonormal rows, or zero rows for directions not in use
+    basis: Tensor  # U, (P, l, d): rows are orthonormal, or zero if unused
     inside: Tensor  # (P, l)
     outside: Tensor  # (P, 1)
 
     def rows(self, chosen: Tensor) -> "LowRank":
         return LowRank(self.basis[chosen], self.inside[chosen], self.outside[chosen])
+
+    def apply(self, x: Tensor) -> Tensor:
+        """S x for x (P, d)."""
+        inside = (self.inside - self.outside) * (self.basis @ x.unsqueeze(-1)).squeeze(-1)
+        return self.outside * x + (inside.unsqueeze(1) @ self.basis).squeeze(1)
 
     def dense(self, dim: int) -> Tensor:
         eye = torch.eye(dim, dtype=self.basis.dtype)
@@ -74,15 +78,11 @@ Norm = Diagonal | LowRank | Dense
 
 
 def eigh(S: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (P, n), ascending, not negative, and eigenvectors (P, n, n) of positive matrices S.
+    """Eigenvalues (P, n), ascending and clamped to >= 0, and eigenvectors (P, n, n) of PSD matrices S.
 
-    The eigenvalues are nan where S isn't finite; LAPACK would raise for the whole batch.
+    The eigenvalues are nan for an S that is not finite. LAPACK alone would raise an error for the whole
+    batch.
     """
     broken = ~S.isfinite().all(-1).all(-1)
     lam, V = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), 0.0))
     return lam.clamp(min=0).masked_fill(broken.unsqueeze(-1), torch.nan), V
-
-
-def apply(V: Tensor, weights: Tensor, x: Tensor) -> Tensor:
-    """V diag(weights) Vᵀ x for x (P, d)."""
-    return (V @ (weights.unsqueeze(-1) * (V.mT @ x.unsqueeze(-1)))).squeeze(-1)

@@ -1,4 +1,4 @@
-"""The rounds of online learning: play, suffer, update; and what they add up to."""
+"""The loop of online learning: in each round play a point, suffer the loss, update. And its running sums."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,11 @@ from sketchy.oco.loss import Loss
 
 @dataclass(frozen=True)
 class Sums:
-    """What a learner has suffered after ``round`` rounds, one number per setting."""
+    """The cumulative losses and mistakes of a learner after ``round`` rounds, one number per setting."""
 
     round: int
-    loss: Tensor  # (P,), or () for a single setting: Σ f_t(x_t)
-    mistakes: (
-        Tensor  # the same shape: rounds with a score on the wrong side; 0 for losses that don't classify
-    )
+    loss: Tensor  # Σ f_t(x_t): (P,), or () for a single setting
+    mistakes: Tensor  # rounds with a score of the wrong sign, the same shape; 0 if the loss does not classify
 
     @property
     def average_loss(self) -> Tensor:
@@ -30,7 +28,7 @@ class Sums:
 
 
 def checkpoints(rounds: int, count: int = 100) -> list[int]:
-    """At most ``count`` rounds to look at, evenly spaced; the last is ``rounds``.
+    """At most ``count`` evenly spaced rounds; the last is ``rounds``.
 
     >>> checkpoints(10, 4)
     [2, 5, 7, 10]
@@ -50,11 +48,11 @@ def play(
 ) -> Iterator[Sums]:
     """Play the examples (X (T, d), y (T,)) in order; yield the running sums after each round in ``at``.
 
-    In round t the learner plays x_t, suffers its loss there, and only then is told the gradient. ``at``
-    are rounds in ascending order, `checkpoints(T)` by default.
+    In round t the learner plays x_t and suffers its loss. Only then does it get the gradient. ``at`` are
+    rounds in ascending order, `checkpoints(T)` by default.
 
-    To go on after a stop, restore the learner's state and pass the sums last yielded as ``after``,
-    with the same ``at``: the rounds before are skipped, and the rest is what it would have been, bit for bit.
+    To resume, restore the learner's state and pass the last yielded sums as ``after``, with the same ``at``.
+    The rounds before are skipped, and the results are the same as without a stop, bit for bit.
     """
     if X.ndim != 2 or X.shape[1] != learner.dim or y.shape != X.shape[:1]:
         raise ValueError(
@@ -67,13 +65,13 @@ def play(
     if learner.round != sums.round:
         raise ValueError(
             f"learner.round={learner.round} but after.round={sums.round}: must be equal "
-            "(load the learner's state of that checkpoint, or begin with a new learner)"
+            "(load the learner's state of that round, or start with a new learner)"
         )
     for stop in at if at is not None else checkpoints(len(X)):
         if stop <= sums.round:
             continue
         scores = []
-        rows = X[sums.round : stop].to(learner.dtype)  # a slice at a time: X may be bytes, and large
+        rows = X[sums.round : stop].to(learner.dtype)  # converted in slices: X may be large, and uint8
         for x, label in zip(rows, y[sums.round : stop], strict=True):
             score = learner.point @ x
             scores.append(score)

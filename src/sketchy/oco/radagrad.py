@@ -8,20 +8,21 @@ from torch import Tensor
 from sketchy.core.arguments import check_count
 from sketchy.core.linalg import gaussian
 from sketchy.oco.learner import Learner
-from sketchy.oco.norm import Norm, pseudo_power
+from sketchy.oco.norm import LowRank, Norm, pseudo_power
 
 
 class RadaGrad(Learner):
-    """RadaGrad (Krummenacher et al. 2016): AdaGrad from the random projection G Π alone; O(d l) memory.
+    """RadaGrad (Krummenacher et al. 2016): AdaGrad from a random projection G Π of G; O(d l) memory.
 
-    With Π Gaussian (d, l) of variance 1/l, drawn once from ``seed``: S ← S + g (Πᵀ g)ᵀ, Q R = S the QR
-    decomposition, U Σ Wᵀ = Sᵀ Q the SVD, V = Q W, and w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ g]: what
-    lies outside the basis takes a plain gradient step. All settings share Π.
+    Π (d, l) is Gaussian of variance 1/l, drawn once from ``seed``. S ← S + g (Πᵀ g)ᵀ. With the QR
+    decomposition Q R = S, the SVD U Σ Wᵀ = Sᵀ Q and V = Q W, w ← w - η [V (Σ^(1/2) + δ I)⁻¹ Vᵀ g + g - V Vᵀ
+    g]: outside the basis this is a plain gradient step. All settings share Π.
 
-    No regret bound is known, only one afterwards, :func:`sketchy.oco.observed_bound`.
+    No regret bound is known in advance. :func:`sketchy.oco.observed_bound` gives one afterwards.
     """
 
     name = "radagrad"
+    needs_delta = True
     uses_sketch_size = True
     _tensors = ("projection", "sketch", "basis", "roots")
 
@@ -39,14 +40,13 @@ class RadaGrad(Learner):
     def _step(self, g: Tensor) -> Tensor:
         self._sketch = torch.baddbmm(self._sketch, g.unsqueeze(-1), (g @ self._projection).unsqueeze(-2))
         broken = ~self._sketch.isfinite().all(-1).all(-1)
-        S = self._sketch.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises on nan
+        S = self._sketch.masked_fill(broken.reshape(-1, 1, 1), 0.0)  # LAPACK raises an error on nan
         Q, _ = torch.linalg.qr(S)
         _, sigma, W = torch.linalg.svd(S.mT @ Q)
         V = self._basis = W @ Q.mT
         self._roots = sigma.sqrt().masked_fill(broken.unsqueeze(-1), torch.nan)
-        y = (V @ g.unsqueeze(-1)).squeeze(-1)
-        inside = y * (pseudo_power(self._roots + self.delta, -1.0) - 1)
-        return self.eta * (g + (inside.unsqueeze(1) @ V).squeeze(1))
+        inside = pseudo_power(self._roots + self.delta, -1.0)
+        return self.eta * LowRank(V, inside, torch.ones_like(self.eta)).apply(g)
 
     def _norm(self) -> Norm | None:
-        return None  # inside the basis the step may be longer than outside: no norm of the form B + c I
+        return None  # the step may be longer inside the basis than outside: there is no norm B + c I for it

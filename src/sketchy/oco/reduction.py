@@ -1,4 +1,4 @@
-"""From non-convex to convex: any online learner as a stochastic optimizer (Alg. 4)."""
+"""Reduction of non-convex to convex optimization: any online learner as a stochastic optimizer (Alg. 4)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Oracle = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Episode:
-    """The iterate x_t that an episode starts from, and the norm of the true gradient there."""
+    """The iterate x_t at which an episode starts, and the norm of the true gradient there."""
 
     number: int  # t
     point: Tensor  # x_t, (d,)
@@ -30,7 +30,7 @@ def minimise(
     rounds: int,
     smoothness: float,
 ) -> Episode:
-    """Alg. 4: the iterate with the least gradient among x_1 ... x_{T+1}."""
+    """Alg. 4: the iterate with the smallest gradient norm among x_1 ... x_{T+1}."""
     walk = iterates(learner, start, stochastic_gradient, gradient, rounds=rounds, smoothness=smoothness)
     return min((next(walk) for _ in range(episodes + 1)), key=lambda episode: episode.gradient_norm)
 
@@ -44,11 +44,12 @@ def iterates(
     rounds: int,
     smoothness: float,
 ) -> Iterator[Episode]:
-    """The iterates of Alg. 4, without end.
+    """The iterates of Alg. 4, an infinite sequence.
 
-    In each episode the learner, restarted at x_t, plays N = ``rounds`` rounds of f(x) + L ‖x - x_t‖²,
-    and x_{t+1} is the mean of what it played. ``stochastic_gradient`` and ``gradient`` map x (d,) to an
-    estimate of f's gradient and to the gradient itself; ``smoothness`` is L. The learner has one setting.
+    In each episode the learner restarts at x_t and plays N = ``rounds`` rounds of f(x) + L ‖x - x_t‖². The
+    next iterate x_{t+1} is the mean of the points it played. ``stochastic_gradient`` maps x (d,) to an
+    estimate of the gradient of f, ``gradient`` to the gradient itself. ``smoothness`` is L. The learner must
+    have a single setting.
     """
     x, number = torch.as_tensor(start, dtype=learner.dtype), 1
     while True:

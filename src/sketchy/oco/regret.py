@@ -1,6 +1,6 @@
-"""Regret: what a learner suffered beyond the best fixed point in hindsight, and a bound seen in its steps.
+"""Regret: the loss of a learner minus that of the best fixed point in hindsight. And a bound from its steps.
 
-Bounds known beforehand, learner by learner, are in :mod:`sketchy.core.regret`.
+Bounds that are known in advance, one for each learner, are in :mod:`sketchy.core.regret`.
 """
 
 import torch
@@ -18,18 +18,18 @@ from sketchy.oco.norm import Dense
 def best_point(
     loss: Loss, X: Tensor, y: Tensor, domain: Domain | None = None, most_steps: int = 200
 ) -> Tensor:
-    """The point of the domain with the least Σ_t f_t(x), (d,): Newton's method, projected in its norm.
+    """The point of the domain (d,) that minimises Σ_t f_t(x), by Newton's method with projection.
 
-    Linear losses have it in closed form. For the hinge loss, :mod:`sketchy.oco.hinge_best` finds it, with a
-    certificate. Raises where there is none: a linear loss on the whole space, or separable data under the
-    logistic loss, whose infimum isn't attained.
+    For linear losses there is a closed form. For the hinge loss, :mod:`sketchy.oco.hinge_best` finds the
+    point with a certificate. Raises ValueError if there is no minimum: for a linear loss on the whole space,
+    or for the logistic loss on separable data.
     """
     domain, X, y = domain or Everything(), X.double(), y.double()
     if loss.name == "hinge":
         return best_for_hinge((2 * y - 1).unsqueeze(-1) * X, domain)
     if loss.curvature is None:
         raise ValueError(
-            f"loss={loss.name!r} has no second derivative: give another loss or your own comparator"
+            f"loss={loss.name!r} has no second derivative: use another loss, or your own best point"
         )
     zero = X.new_zeros(X.shape[1])
     if loss.name == "linear":
@@ -51,26 +51,27 @@ def best_point(
             return x
         x = x + step * move
         value = loss.value(X @ x, y).sum()
-    raise ValueError(f"no best point found in {most_steps} steps: the losses may have none (separable data)")
+    raise ValueError(f"no best point found in {most_steps} steps: there may be none (separable data)")
 
 
 def regret(suffered: Tensor, loss: Loss, X: Tensor, y: Tensor, domain: Domain | None = None) -> Tensor:
-    """Σ f_t(x_t) - min over the domain of Σ f_t(x), for the cumulative losses ``suffered`` over all of X."""
+    """``suffered`` - min over the domain of Σ f_t(x); ``suffered`` is Σ f_t(x_t) over all rows of X."""
     x = best_point(loss, X, y, domain)
     return suffered - loss.value(X.double() @ x, y.double()).sum()
 
 
 @torch.no_grad()
 def observed_bound(learner: Learner, gradients: Tensor, diameter: float) -> Tensor:
-    """What the regret on the ``gradients`` (T, d) is at most, whatever the learner: afterwards, no promise.
+    """An upper bound on the regret on the ``gradients`` (T, d), for any learner. It is known only afterwards.
 
-    Steps and norms depend on the gradients alone, not on the points: ``learner`` is a new one, with the same
-    settings and no domain, and :func:`sketchy.core.regret.observed` sees what it does. ``diameter`` is the
-    domain's, or the largest distance from a point played to the comparator. Where a norm is singular, domains
-    add 1e-9 of its largest eigenvalue; that is left out here. O(T d²) memory, O(T d³) time.
+    Steps and norms depend only on the gradients, not on the points. So pass a new ``learner`` with the same
+    settings and no domain: it repeats the steps, and :func:`sketchy.core.regret.observed` computes the bound.
+    ``diameter`` is that of the domain, or the largest distance from a played point to the comparator. Domains
+    raise zero eigenvalues of a norm to 1e-9 of the largest; the bound ignores this. O(T d²) memory, O(T d³)
+    time.
     """
     if learner.round or not isinstance(learner.domain, Everything) or learner.point.ndim > 1:
-        raise ValueError("learner has played, has a domain or many settings: give a new one, without them")
+        raise ValueError("learner has played, or has a domain or several settings: give a new, plain one")
     steps, norms, before = [], [], learner.point
     for g in gradients:
         learner.update(g)

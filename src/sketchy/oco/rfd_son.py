@@ -9,8 +9,8 @@ from sketchy.oco.sketched import Sketched
 class RFDSON(Sketched):
     """RFD-SON (Luo et al. 2019): w ← w - (Ḡ + α I)⁻¹ g, Ḡ the FD sketch of Σ g gᵀ / (η t).
 
-    Robust Frequent Directions adds half of what escapes to the diagonal, α = δ + ρ_{1:t} / 2. δ = 0 is RFD_0,
-    the paper's setting.
+    Robust Frequent Directions adds half of the escaped mass to the diagonal: α = δ + ρ_{1:t} / 2. The paper
+    uses δ = 0, which is RFD_0.
     """
 
     name = "rfd-son"

@@ -11,9 +11,9 @@ from sketchy.oco.sketched import Sketched
 class SAdaGrad(Sketched):
     """S-AdaGrad (Alg. 2): w ← w - η G̃^(-1/2) g with G̃ = Ḡ + ρ_{1:t} I + δ I, Ḡ the FD sketch of Σ g gᵀ.
 
-    Projection is in the norm of G̃^(1/2). ``parameter_free`` projects in that of (G̃ + I)^(1/2), the
-    variant at the end of Sec. 4.1; delta=1 has the I in the step as well. The paper gives no bound for it;
-    ours is :func:`sketchy.core.regret.s_adagrad_parameter_free`.
+    It projects in the norm of G̃^(1/2). With ``parameter_free`` it projects in the norm of (G̃ + I)^(1/2), the
+    variant at the end of Sec. 4.1; delta=1 adds the I to the step too. The paper gives no bound for this
+    variant; ours is :func:`sketchy.core.regret.s_adagrad_parameter_free`.
     """
 
     name = "s-adagrad"

@@ -1,4 +1,4 @@
-"""What the sketched learners share: an FD sketch of what they are fed, a growing diagonal, one update."""
+"""What the sketched learners share: an FD sketch of the gradients, a growing diagonal, one update."""
 
 from abc import abstractmethod
 from typing import Any, ClassVar
@@ -11,19 +11,20 @@ from sketchy.core.rank_one import fold_, orthonormal
 from sketchy.oco.learner import Learner
 from sketchy.oco.norm import LowRank, Norm, noise_beside
 
-# Each update rotates the basis and adds rounding to it; a correction now and then keeps it orthonormal.
+# Each update rotates the basis and adds rounding errors. Orthonormalising it now and then removes them.
 CORRECT_EVERY = 64
 
 
 class Sketched(Learner):
-    """A preconditioner f(z + α) on the eigenvectors of an FD sketch with eigenvalues z, f(α) elsewhere.
+    """A preconditioner f(z + α) on the eigenvectors of an FD sketch with eigenvalues z, and f(α) elsewhere.
 
-    A learner says by what the gradient is scaled before it's sketched, how much of the escaped mass ρ
-    is added to the diagonal α (which starts at δ), and f. ``sketch_size`` is l: l - 1 directions are kept.
+    A subclass defines f, the factor that scales gradients before they are sketched, and the share of the
+    escaped mass ρ that is added to the diagonal α. α starts at δ. ``sketch_size`` is l: l - 1 directions are
+    kept.
     """
 
     uses_sketch_size = True
-    escaped_share: ClassVar[float] = 0.0  # of ρ, what α grows by
+    escaped_share: ClassVar[float] = 0.0  # the share of ρ that is added to α
     _tensors = ("basis", "eigenvalues", "diagonal")
 
     def __init__(self, dim: int, *, sketch_size: int = 10, **options: Any) -> None:
@@ -32,7 +33,7 @@ class Sketched(Learner):
         super().__init__(dim, **options)
 
     def _begin(self) -> None:
-        self._basis = self._zeros(self.sketch_size, self.dim)  # rows, by ascending eigenvalue, the first free
+        self._basis = self._zeros(self.sketch_size, self.dim)  # ascending eigenvalues; the first row is free
         self._eigenvalues = self._zeros(self.sketch_size)
         self._diagonal = self.delta.clone()  # α, (P, 1)
         self.threshold = noise_beside(self.delta)
@@ -50,15 +51,15 @@ class Sketched(Learner):
         return step
 
     def _scale(self) -> Tensor | None:
-        """What the gradient of this round is multiplied by before it's sketched (P, 1); None is 1."""
+        """The factor (P, 1) that multiplies this round's gradient before it is sketched; None is 1."""
         return None
 
     @abstractmethod
     def _inverse(self, z: Tensor, alpha: Tensor) -> Tensor:
-        """The step's weight on eigenvectors of eigenvalues z (P, l), 0 standing for all outside the basis."""
+        """The step's weights on eigenvectors of eigenvalues z (P, l). z = 0 stands for the space outside."""
 
     def _curvature(self, z: Tensor, alpha: Tensor) -> Tensor:
-        """The eigenvalues of the norm to project in; by default those that the step divides by."""
+        """The eigenvalues of the norm to project in. By default the step divides by them."""
         weight = self._inverse(z, alpha)
         return torch.where(weight == 0, 0.0, 1 / weight)
 

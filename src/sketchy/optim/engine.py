@@ -1,15 +1,13 @@
-"""The step that all optimizers share: gradients → stacks → sketches → direction → graft → weights.
+"""The base of the optimizers: options, parameter groups, checkpoints and the report, as torch expects them.
 
-A subclass gives its ``kind`` and, where it differs, ``_learn``. Nothing here reads a tensor's value where
-that would wait for a device, nothing outlives a step but ``param_groups`` and ``state``, and each parameter's
-step depends on its own gradient alone.
+An optimizer is a subclass with its ``design`` (`optim.plan.Design`), the options it lacks and the defaults it
+changes. Nothing here reads a tensor's value where that would wait for a device. Nothing outlives a step but
+``param_groups`` and ``state``. Each parameter's step depends on its own gradient alone.
 """
 
 import inspect
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import partial
 from typing import Any, ClassVar, NoReturn, Unpack, overload
 
 import torch
@@ -17,33 +15,35 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from sketchy.core.preconditioner import InverseRoot, inverse_roots, precondition_
-from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import gather, run
 from sketchy.optim import options as table
-from sketchy.optim.descend import descend
-from sketchy.optim.loading import check_loaded, restore
-from sketchy.optim.plan import Plan, plan
-from sketchy.optim.report import Report, report
+from sketchy.optim.loading import NAME, check_loaded, restore
+from sketchy.optim.plan import Design, Plan, plan
+from sketchy.optim.report import KnownCovariance, Report, known_covariances, report
 from sketchy.optim.routing import name_in, names_of, route
-from sketchy.optim.stacks import scratch_bound, stacks, waves
-from sketchy.optim.state import Group, Stack
-from sketchy.optim.turn import Preconditioner, Turn, sketch_together
+from sketchy.optim.schedule import scratch_bound, stacks, waves
+from sketchy.optim.stack import Group
+from sketchy.optim.step import step
 
-# A compiled step runs as it is. Compiled piece by piece (decompositions choose their way by values, and break
-# the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are merged once shapes vary.
-# `torch.compiler.disable` would import the compiler here, and double the time of this import.
+# Inside a compiled training step, ours runs uncompiled. Compiled piece by piece (decompositions choose their
+# way by values, which breaks the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are
+# merged once shapes vary. `torch.compiler.disable` would import the compiler here, and double the time of
+# this import.
 _uncompiled = _disable_dynamo
 
 
 class Engine(Optimizer):
-    """Base of the optimizers: one code path, differing by ``kind`` (see `optim.plan.plan`)."""
+    """Base of the optimizers: one code path, which their designs tell apart."""
 
-    kind: ClassVar[str]
+    design: ClassVar[Design]
     without: ClassVar[frozenset[str]] = frozenset()  # options that mean nothing to a subclass
-    changed: ClassVar[dict[str, Any]] = {}  # defaults that a subclass has otherwise
+    changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
+    saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of ours shares its checkpoints
 
     def __init_subclass__(cls) -> None:
-        """Show every option with its default in ``help`` and in editors."""
+        """Name the checkpoints, and show every option with its default in ``help`` and in editors."""
+        if Engine in cls.__bases__:
+            cls.saved_as = cls.__name__
         kinds = inspect.Parameter
         shown = [kinds("params", kinds.POSITIONAL_OR_KEYWORD)]
         for i, (name, value) in enumerate(cls._options().items()):
@@ -92,6 +92,7 @@ class Engine(Optimizer):
         try:
             self._refuse_unknown(param_group, where=f" in parameter group {index}")
             param_group.update(table.check(param_group, f" in parameter group {index}"))
+            param_group[NAME] = self.saved_as
             for i, p in enumerate(param_group["params"]):
                 if p.is_complex():
                     self._refuse_complex(index, i)
@@ -111,20 +112,42 @@ class Engine(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_gradients()
-        for wave in self._waves():
-            with torch.autocast(wave[0].params[0].device.type, enabled=False):
-                self._step_together(wave)
+        self._descend()
         return loss
 
     def report(self) -> Report:
         """A printable table of the parameters: path, ranks, bytes, escaped mass, certified error, skips."""
         names = names_of(self.param_groups)
         rows = [
-            (names.get(p, f"{g}.{i}"), p, self._plan(group, p, names.get(p)), self.state.get(p, {}))
+            (names.get(p, f"{g}.{i}"), p, self._plan(group, p, names.get(p)), self.state.get(p, {}), group)
             for g, group in enumerate(self.param_groups)
             for i, p in enumerate(group["params"])
         ]
         return report(rows, scratch_bound(self.param_groups, self._plan))
+
+    def covariances(self) -> Iterator[KnownCovariance]:
+        """What the state says of gradient covariances: one for each preconditioned axis of a parameter."""
+        names = names_of(self.param_groups)
+        for group in self.param_groups:
+            for p in group["params"]:
+                if self.state.get(p):
+                    yield from known_covariances(p, self._plan(group, p, names.get(p)), self.state[p], group)
+
+    @classmethod
+    def path_of(cls, shape: tuple[int, ...], name: str | None = None, **options: Any) -> str:
+        """``sketch`` or ``adam``: how a weight of this shape and name is treated with these options."""
+        design, chosen = cls.design, cls._options() | options
+        least_axes = design.preconditioner.least_axes
+        return route(tuple(shape), name, chosen, least_axes=least_axes, flat=design.flat)
+
+    @classmethod
+    def plan_of(
+        cls, shape: tuple[int, ...], dtype: torch.dtype, name: str | None = None, **options: Any
+    ) -> Plan:
+        """The way of one weight through a step, with everything that is kept for it."""
+        chosen = cls._options() | options
+        path = cls.path_of(shape, name, **options)
+        return plan(tuple(shape), dtype, path, cls.design, chosen)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; it is checked whole first, and nothing changes when it does not fit.
@@ -132,10 +155,9 @@ class Engine(Optimizer):
         Each tensor keeps its own dtype, where torch would cast it to the parameter's.
         """
         final: dict[str, Any] = {}
-        telling = frozenset[str]().union(*(cls.without for cls in Engine.__subclasses__()))
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            check_loaded(self, loaded, self._plan, telling)
+            check_loaded(self, loaded, self._plan, self.saved_as)
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
@@ -155,14 +177,21 @@ class Engine(Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # torch adds it; here it is no option
         for group in self.param_groups:  # a checkpoint from before an option existed
-            for name, value in self.defaults.items():
+            for name, value in {**self.defaults, NAME: self.saved_as}.items():
                 group.setdefault(name, value)
 
-    # ---- one parameter
+    @_uncompiled
+    def _descend(self) -> None:
+        """Stacks step side by side, wave after wave (`core.tasks`)."""
+        for wave in waves(stacks(self.param_groups, self.state, self._plan)):
+            with torch.autocast(wave[0].params[0].device.type, enabled=False):
+                run(gather(map(step, wave)))
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
-        path = route(tuple(p.shape), name, self.kind, group)
-        return plan(tuple(p.shape), p.dtype, path, self.kind, group)
+        design, shape = self.design, tuple(p.shape)
+        least_axes = design.preconditioner.least_axes
+        path = route(shape, name, group, least_axes=least_axes, flat=design.flat)
+        return plan(shape, p.dtype, path, design, group)
 
     def _check_gradients(self) -> None:
         """Refuse what no path takes, before anything changes."""
@@ -183,40 +212,3 @@ class Engine(Optimizer):
             f"{name_in(self.param_groups, g, i)} is complex; {type(self).__name__} takes real weights"
             " (torch.view_as_real gives a real view)"
         )
-
-    @_uncompiled
-    def _waves(self) -> list[list[Stack]]:
-        return waves(stacks(self.param_groups, self.state, self._plan))
-
-    # ---- stacks
-
-    @_uncompiled
-    def _step_together(self, wave: Sequence[Stack]) -> None:
-        """First all that needs gradients, then all that needs momentum, a stack after the other."""
-        turns = [Turn(stack) for stack in wave]
-        sketched = [turn for turn in turns if turn.sketched]
-        sketch_together(sketched)
-        preconditioners = iter(self._learn(sketched))
-        for turn in turns:
-            direction, factor = turn.directions(next(preconditioners) if turn.sketched else None)
-            turn.keep()
-            descend(turn.stack.params, direction, factor, turn.good, turn.group)
-
-    def _learn(self, turns: Sequence[Turn]) -> Iterable[Preconditioner]:
-        """What is to be done to momentum, given the new sketches: Alg. 3, line 6, their inverse roots."""
-        roots: list[list[InverseRoot | None]] = []
-        alike: dict[Any, list[tuple[int, int, Sketch]]] = defaultdict(list)
-        for t, turn in enumerate(turns):
-            roots.append([None] * len(turn.plan.axes))
-            for i, (axis, sketch) in enumerate(zip(turn.plan.axes, turn.sketches, strict=True)):
-                if axis is not None and sketch is not None:
-                    stale = not turn.stack.due and not axis.dense  # whole factors know weak from new
-                    damping = turn.group["eps"], stale, turn.plan.rounding
-                    key = (sketch.rank, sketch.basis.device, turn.plan.exponent, *damping)
-                    alike[key].append((t, i, sketch))
-        for (_, _, exponent, eps, stale, rounding), some in alike.items():
-            together = [sketch for *_, sketch in some]
-            new = inverse_roots(together, exponent, eps, stale=stale, rounding=rounding)
-            for (t, i, _), root in zip(some, new, strict=True):
-                roots[t][i] = root
-        return [partial(precondition_, roots=each) for each in roots]

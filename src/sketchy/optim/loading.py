@@ -9,10 +9,14 @@ from torch.optim import Optimizer
 
 from sketchy.optim import options
 from sketchy.optim.plan import Plan
-from sketchy.optim.plan import Tensor as Planned
+from sketchy.optim.slots import Meaning, Slot
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
+NAME = "optimizer"  # where a parameter group says which optimizer saved it
 _ALWAYS = ("lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
+# Options that only some of our optimizers have. They tell who saved a checkpoint from before it carried a
+# name.
+_TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
 _ASKEW = 0.05  # how far a basis may be from orthonormal; those stored in bfloat16 are off by a tenth of it
 
 
@@ -29,12 +33,10 @@ def _pairs(
     return pairs
 
 
-def check_loaded(
-    optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf, telling: Collection[str]
-) -> None:
+def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf, saved_as: str) -> None:
     """Raise ValueError, and say where, unless this is a state of this optimizer for these parameters.
 
-    ``telling``: options that some of our optimizers have and others have not.
+    ``saved_as``: the name of the optimizer in its checkpoints.
     """
     kind = type(optimizer).__name__
     for part, what in (("state", Mapping), ("param_groups", list | tuple)):
@@ -46,7 +48,7 @@ def check_loaded(
                 " was loaded"
             )
     for index, saved in enumerate(loaded["param_groups"]):
-        if problem := _problem_of_group(saved, optimizer.defaults.keys(), telling):
+        if problem := _problem_of_group(saved, optimizer.defaults.keys(), saved_as):
             raise ValueError(
                 f"parameter group {index} of the state dict {problem}: it was saved by"
                 f" another optimizer than {kind}, or is damaged. Nothing was loaded"
@@ -78,10 +80,13 @@ def check_loaded(
             _check_state(loaded["state"][key], plan_of(settings, p, name), name or str(key), kind)
 
 
-def _problem_of_group(saved: Any, own: Collection[str], telling: Collection[str]) -> str:
-    """What keeps a saved parameter group from being one of an optimizer with the options ``own``."""
+def _problem_of_group(saved: Any, own: Collection[str], saved_as: str) -> str:
+    """Why a saved parameter group is not one of the optimizer ``saved_as``, which has the options ``own``."""
     if not isinstance(saved, Mapping):
         return f"is a {type(saved).__name__}, not a dict"
+    if saved.get(NAME, saved_as) != saved_as:
+        return f"was saved by {saved[NAME]}"
+    telling = () if NAME in saved else _TELLING
     if missing := [name for name in (*_ALWAYS, *telling) if name in own and name not in saved]:
         return f"lacks {', '.join(sorted(missing))}"
     if extra := [name for name in telling if name in saved and name not in own]:
@@ -95,13 +100,13 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
     problem = ""
     if not isinstance(saved, Mapping):
         problem = f"is a {type(saved).__name__}, not a dict"
-    elif missing := plan.state.keys() - saved.keys():
+    elif missing := plan.slots.keys() - saved.keys():
         problem = f"lacks {', '.join(sorted(missing))}"
-    elif extra := saved.keys() - plan.state.keys():
+    elif extra := saved.keys() - plan.slots.keys():
         problem = f"has {', '.join(sorted(map(str, extra)))}, which {kind} does not keep with these options"
     else:
-        for key, tensor in plan.state.items():
-            if wrong := _problem_of_tensor(saved[key], tensor, is_basis=key.endswith("_basis")):
+        for key, slot in plan.slots.items():
+            if wrong := _problem_of_tensor(saved[key], slot):
                 problem = f"has {key} {wrong}"
     if problem:
         raise ValueError(
@@ -110,22 +115,22 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         )
 
 
-def _problem_of_tensor(value: Any, wanted: Planned, *, is_basis: bool) -> str:
+def _problem_of_tensor(value: Any, slot: Slot) -> str:
     """What is wrong with a tensor of a saved state."""
     if not isinstance(value, Tensor):
-        return f"of a {type(value).__name__}, not a tensor of shape {wanted.shape}"
-    if tuple(value.shape) != wanted.shape:
-        return f"of shape {tuple(value.shape)}, not a tensor of shape {wanted.shape}"
+        return f"of a {type(value).__name__}, not a tensor of shape {slot.stored}"
+    if tuple(value.shape) != slot.stored:
+        return f"of shape {tuple(value.shape)}, not a tensor of shape {slot.stored}"
     if not value.is_floating_point() or value.layout != torch.strided:
-        return f"in {value.dtype}, {value.layout}, not in {wanted.dtype}, strided"
+        return f"in {value.dtype}, {value.layout}, not in {slot.codec.dtype}, strided"
     if value.is_meta:
         return ""
     if not torch.isfinite(value).all():
         return "with NaN or Inf"
-    if not wanted.signed and value.min() < 0:
+    if not slot.meaning.signed and value.min() < 0:
         return "with entries below zero"
-    if is_basis:
-        wide = value.to(wanted.dtype if wanted.dtype.itemsize > 4 else torch.float32)
+    if slot.meaning is Meaning.BASIS:
+        wide = value.to(slot.codec.dtype if slot.codec.dtype.itemsize > 4 else torch.float32)
         gram = wide.mT @ wide
         if (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max() > _ASKEW:
             return "whose columns are not orthonormal"
@@ -138,6 +143,6 @@ def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) ->
         group.update(options.check(group, ""))  # a tuple may have come as a list
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
-            for k, tensor in plan_of(settings, p, name).state.items():
-                device = "cpu" if tensor.on_host else p.device
-                optimizer.state[p][k] = saved[k].detach().to(device, tensor.dtype, copy=True)
+            for k, slot in plan_of(settings, p, name).slots.items():
+                device = "cpu" if slot.on_host else p.device
+                optimizer.state[p][k] = saved[k].detach().to(device, slot.codec.dtype, copy=True)

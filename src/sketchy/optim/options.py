@@ -1,19 +1,19 @@
-"""Every option of every optimizer, once: its default, what is allowed, what it means.
+"""Every option of every optimizer, once: its type, its default, its check and its meaning.
 
 Options are flat and valid in each parameter group. A group holds plain values only (dtypes by name), so
 that checkpoints load with ``weights_only=True``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import torch
 from torch import Tensor
 
 from sketchy.core.arguments import check_number
-from sketchy.core.graft import RULES
 from sketchy.core.sketch import SOLVERS
+from sketchy.optim.parts.grafts import RULES
 
 PATHS = ("auto", "sketch", "adam")
 
@@ -41,7 +41,7 @@ def _count(least: int, *, optional: bool = False) -> Callable[[str, Any], int | 
     return check
 
 
-def _one_of(*values: str | None) -> Callable[[str, Any], Any]:
+def _one_of(values: Collection[str | None]) -> Callable[[str, Any], Any]:
     def check(name: str, value: Any) -> Any:
         if value not in values:
             raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, values))}")
@@ -81,6 +81,10 @@ def _lr(name: str, value: Any) -> float | Tensor:
     return _NOT_NEGATIVE(name, value)
 
 
+def _exponent(name: str, value: Any) -> float | None:
+    return None if value is None else _number("in (0, 1]", lambda v: 0 < v <= 1)(name, value)
+
+
 def _betas(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ValueError(f"{name}={value!r}: must be two numbers, (beta1, beta2)")
@@ -91,101 +95,169 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Option:
+    """One option: ``Annotated[type, Option(...)]`` in `Options` is all that it takes to add one."""
+
     default: Any
     check: Callable[[str, Any], Any]
     meaning: str
+    shapes_state: bool = False  # whether it decides what is kept; it then stays as it was at the first step
 
 
-OPTIONS: dict[str, Option] = {
-    "lr": Option(1e-3, _lr, "learning rate, a number or a tensor of one; an AdamW rate is the right start"),
-    "betas": Option(
-        (0.9, 0.999), _betas, "decay of the momentum, and of the second moments; (0, 1) is the paper's sum"
-    ),
-    "rank": Option(
-        64, _count(2), "the paper's l: columns of a sketch; axes no longer than this are kept exactly"
-    ),
-    "eps": Option(1e-7, _NOT_NEGATIVE, "damping, relative to the largest eigenvalue or root second moment"),
-    "weight_decay": Option(0.01, _NOT_NEGATIVE, "decoupled: the weight shrinks by lr * weight_decay a step"),
-    "update_every": Option(1, _count(1), "sketch every k-th gradient; beta2 acts per sketched gradient"),
-    "start_step": Option(
-        1, _count(1), "the first step to precondition; before it, the graft's own step is taken"
-    ),
-    "graft": Option(
-        "rows",
-        _one_of(None, *RULES),
-        "whose length a step has; own: its own, if not far too short; None: its own",
-    ),
-    "graft_scale": Option(
-        2.0,
-        _NOT_NEGATIVE,
-        "how many times that length a preconditioned step has; graft=None: 1",
-    ),
-    "solver": Option(
-        "subspace", _one_of(*SOLVERS), "how a sketch is updated: by matrix products or by an SVD"
-    ),
-    "block_size": Option(None, _count(1, optional=True), "cut weights into blocks of at most this side"),
-    "stack_size": Option(
-        None,
-        _count(1, optional=True),
-        "weights of one shape step together up to this many entries, which bounds scratch memory;"
-        " None: 2²² on the CPU, 2²⁶ elsewhere",
-    ),
-    "merge_dims": Option(
-        None,
-        _count(1, optional=True),
-        "None: an N-d weight is the matrix (first axis, others); k: merge neighbouring axes up to k; 1: none",
-    ),
-    "one_sided": Option(False, _flag, "precondition the shortest axis only"),
-    "exponent": Option(
-        None,
-        lambda name, value: (
-            None if value is None else _number("in (0, 1]", lambda v: 0 < v <= 1)(name, value)
+class Positional(TypedDict, total=False):
+    """The options that may be given without their names."""
+
+    lr: Annotated[
+        float | Tensor,
+        Option(1e-3, _lr, "learning rate: a number, or a tensor of one number; start with that of AdamW"),
+    ]
+    betas: Annotated[
+        tuple[float, float],
+        Option(
+            (0.9, 0.999),
+            _betas,
+            "decay of the momentum, and of the second moments; (0, 1) is the paper's sum",
         ),
-        "of the inverse root along each axis; None: 1 / (2 * number of axes)",
-    ),
-    "nesterov": Option(True, _flag, "let momentum look one step ahead"),
-    "moving_average_momentum": Option(
-        True, _flag, "momentum is an average, with bias correction; else a sum"
-    ),
-    "momentum_dtype": Option(
-        None,
-        _dtype(torch.float32, torch.bfloat16, torch.float64),
-        "of the stored momentum; None: float32, or float64 for float64 weights",
-    ),
-    "sketch_dtype": Option(
-        None,
-        _dtype(torch.float32, torch.float64, torch.bfloat16),
-        "of the stored bases; None: float32, or float64 for float64 weights",
-    ),
-    "precondition_1d": Option(False, _flag, "sketch vectors too, as S-AdaGrad does"),
-    "maximize": Option(False, _flag, "ascend instead of descend"),
-    "path": Option("auto", _one_of(*PATHS), "which way a group's weights go; auto: by shape and name"),
-}
+    ]
 
 
 class Options(TypedDict, total=False):
-    """The options as keyword arguments, for type checkers; `OPTIONS` explains them."""
+    """The options that are given by name."""
 
-    rank: int
-    eps: float
-    weight_decay: float
-    update_every: int
-    start_step: int
-    graft: str | None
-    graft_scale: float
-    solver: str
-    block_size: int | None
-    stack_size: int | None
-    merge_dims: int | None
-    one_sided: bool
-    exponent: float | None
-    nesterov: bool
-    moving_average_momentum: bool
-    momentum_dtype: torch.dtype | str | None
-    sketch_dtype: torch.dtype | str | None
-    precondition_1d: bool
-    maximize: bool
-    path: str
+    rank: Annotated[
+        int,
+        Option(
+            64,
+            _count(2),
+            "columns of a sketch, the paper's l; an axis that is no longer than this is kept exactly",
+            shapes_state=True,
+        ),
+    ]
+    eps: Annotated[
+        float,
+        Option(1e-7, _NOT_NEGATIVE, "damping, relative to the largest eigenvalue or root second moment"),
+    ]
+    weight_decay: Annotated[
+        float,
+        Option(0.01, _NOT_NEGATIVE, "decoupled: each step multiplies the weight by 1 - lr * weight_decay"),
+    ]
+    update_every: Annotated[
+        int, Option(1, _count(1), "sketch every k-th gradient; beta2 acts once for each sketched gradient")
+    ]
+    start_step: Annotated[
+        int,
+        Option(
+            1, _count(1), "the first step that is preconditioned; before it the graft's own step is taken"
+        ),
+    ]
+    graft: Annotated[
+        str | None,
+        Option(
+            "rows",
+            _one_of(RULES),
+            "the rule that sets the length of a step; own: the step's own length, but at least half of"
+            " that by rows; None: the step's own length",
+            shapes_state=True,
+        ),
+    ]
+    graft_scale: Annotated[
+        float,
+        Option(
+            2.0,
+            _NOT_NEGATIVE,
+            "a preconditioned step is this many times as long as the graft's; unused if graft=None",
+        ),
+    ]
+    solver: Annotated[
+        str,
+        Option(
+            "subspace",
+            _one_of(SOLVERS),
+            "how a sketch is updated: subspace by matrix products, exact by an SVD",
+        ),
+    ]
+    block_size: Annotated[
+        int | None,
+        Option(
+            None,
+            _count(1, optional=True),
+            "cut weights into blocks whose sides are at most this long",
+            shapes_state=True,
+        ),
+    ]
+    stack_size: Annotated[
+        int | None,
+        Option(
+            None,
+            _count(1, optional=True),
+            "weights of one shape step together, up to this many entries; this bounds scratch memory;"
+            " None: 2²² on the CPU, 2²⁶ elsewhere",
+        ),
+    ]
+    merge_dims: Annotated[
+        int | None,
+        Option(
+            None,
+            _count(1, optional=True),
+            "None: an N-d weight is the matrix (first axis, all others); k: merge neighbouring axes up to"
+            " a length of k; 1: merge none",
+            shapes_state=True,
+        ),
+    ]
+    one_sided: Annotated[bool, Option(False, _flag, "precondition the shortest axis only", shapes_state=True)]
+    exponent: Annotated[
+        float | None,
+        Option(
+            None,
+            _exponent,
+            "of the inverse root along each axis; None: 1 / (2 * number of axes)",
+            shapes_state=True,
+        ),
+    ]
+    nesterov: Annotated[bool, Option(True, _flag, "momentum looks one step ahead")]
+    moving_average_momentum: Annotated[
+        bool, Option(True, _flag, "momentum is an average with bias correction; otherwise a sum")
+    ]
+    momentum_dtype: Annotated[
+        torch.dtype | str | None,
+        Option(
+            None,
+            _dtype(torch.float32, torch.bfloat16, torch.float64),
+            "of the stored momentum; None: float32, or float64 for float64 weights",
+            shapes_state=True,
+        ),
+    ]
+    sketch_dtype: Annotated[
+        torch.dtype | str | None,
+        Option(
+            None,
+            _dtype(torch.float32, torch.float64, torch.bfloat16),
+            "of the stored bases; None: float32, or float64 for float64 weights",
+            shapes_state=True,
+        ),
+    ]
+    precondition_1d: Annotated[bool, Option(False, _flag, "sketch vectors too, as S-AdaGrad does")]
+    maximize: Annotated[bool, Option(False, _flag, "maximize the objective instead of minimizing it")]
+    path: Annotated[
+        str,
+        Option(
+            "auto",
+            _one_of(PATHS),
+            "how a group's weights are treated; auto: sketch or adam, by shape and name",
+        ),
+    ]
+
+
+OPTIONS: dict[str, Option] = {
+    name: hint.__metadata__[0]
+    for kind in (Positional, Options)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+}
+
+
+def table() -> str:
+    """The options as a Markdown table, for the docs."""
+    rows = (f"| `{name}` | `{o.default!r}` | {o.meaning} |" for name, o in OPTIONS.items())
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
 
 
 def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:

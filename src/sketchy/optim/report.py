@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from sketchy.optim.plan import Axis, Plan
+from sketchy.core.sketch import Sketch
+from sketchy.optim.plan import Plan
+from sketchy.optim.slots import State
 
 
 @dataclass(frozen=True)
-class Row:
-    """One parameter."""
+class ParameterRow:
+    """One parameter of a `Report`."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,11 +29,11 @@ class Row:
 class Report:
     """Rows to iterate over; ``print(report)`` shows a table."""
 
-    def __init__(self, rows: Iterable[Row], scratch: int) -> None:
+    def __init__(self, rows: Iterable[ParameterRow], scratch: int) -> None:
         self.rows = tuple(rows)
         self.scratch = scratch  # bytes that a step holds for itself, at most (on the CPU)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ParameterRow]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -57,7 +59,7 @@ class Report:
         return "\n".join([*table, f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ParameterRow) -> tuple[str, ...]:
     ranks = (
         "-" if rank is None else f"{rank}{'=' if exact else ''}"
         for rank, exact in zip(row.ranks, row.exact, strict=True)
@@ -74,33 +76,52 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def report(parameters: Iterable[tuple[str, Tensor, Plan, Mapping[str, Any]]], scratch: int) -> Report:
-    """The report over (name, parameter, plan, state)."""
+def report(parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any]]], scratch: int) -> Report:
+    """The report over (name, parameter, plan, state, options)."""
     return Report((_row(*parameter) for parameter in parameters), scratch)
 
 
-def _row(name: str, p: Tensor, plan: Plan, state: Mapping[str, Any]) -> Row:
-    live = [axis for axis in plan.axes if axis is not None and state]
-    measured = [_quality(state, axis) for axis in live]
-    return Row(
+@dataclass(frozen=True)
+class KnownCovariance:
+    """What a state says of the covariances of one axis of one parameter, one for each block."""
+
+    parameter: Tensor
+    axis: str  # left, right, only, axis0, ...
+    sketch: Sketch  # (blocks, ...), as it is stored
+    exact: bool  # whether the whole covariance is kept
+    trace: Tensor | None  # (blocks,): of the covariance, up to rounding, where the state tells it
+    skipped: Tensor  # (): gradients that were not finite
+
+    def escaped_share(self) -> Tensor:
+        """The share of ρ I in tr(B Bᵀ + ρ I), (blocks,)."""
+        escaped = self.sketch.dim * self.sketch.escaped_mass
+        return escaped / (self.sketch.eigenvalues.sum(-1) + escaped).clamp(min=1e-300)
+
+    def certified_error(self) -> Tensor:
+        """‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖ at most, (blocks,)."""
+        largest = self.sketch.eigenvalues[..., 0] + self.sketch.escaped_mass
+        return self.sketch.error_bound / largest.clamp(min=1e-300)
+
+
+def known_covariances(
+    p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]
+) -> Iterator[KnownCovariance]:
+    """Axis by axis."""
+    trace = plan.gradient_energy(state, options)
+    for axis in plan.statistics.live:
+        yield KnownCovariance(p, axis.name, axis.stored(state), axis.exact, trace, state["skipped"])
+
+
+def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]) -> ParameterRow:
+    known = list(known_covariances(p, plan, state, options)) if state else []
+    return ParameterRow(
         name=name,
         shape=tuple(p.shape),
         path=plan.path,
         ranks=tuple(None if axis is None else axis.rank for axis in plan.axes),
-        exact=tuple(axis is not None and axis.dense for axis in plan.axes),
+        exact=tuple(axis is not None and axis.exact for axis in plan.axes),
         bytes=plan.bytes,
-        escaped_share=max((share for share, _ in measured), default=None),
-        certified_error=max((error for _, error in measured), default=None),
+        escaped_share=max((float(k.escaped_share().max()) for k in known), default=None),
+        certified_error=max((float(k.certified_error().max()) for k in known), default=None),
         skipped=int(state["skipped"]) if state else 0,
     )
-
-
-def _quality(state: Mapping[str, Any], axis: Axis) -> tuple[float, float]:
-    """The escaped share and the certified relative error of one axis, the worst of its blocks."""
-    lam, rho, bound = (
-        state[f"{axis.name}_{field}"] for field in ("eigenvalues", "escaped_mass", "error_bound")
-    )
-    trace, largest = lam.sum(-1) + axis.dim * rho, lam[..., 0] + rho
-    share = axis.dim * rho / trace.clamp(min=1e-300)
-    error = bound / largest.clamp(min=1e-300)
-    return float(share.max()), float(error.max())

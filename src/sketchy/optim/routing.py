@@ -36,14 +36,20 @@ def looks_like_embedding_or_head(name: str | None, shape: tuple[int, ...]) -> bo
     return longest >= _VOCABULARY and longest * longest >= _ASPECT * rest
 
 
-def route(shape: tuple[int, ...], name: str | None, kind: str, options: Mapping[str, Any]) -> str:
-    """``sketch`` or ``adam`` for one parameter."""
+def route(
+    shape: tuple[int, ...], name: str | None, options: Mapping[str, Any], *, least_axes: int, flat: bool
+) -> str:
+    """``sketch`` or ``adam`` for one parameter.
+
+    ``least_axes``: with fewer axes longer than one, the optimizer has no preconditioner. ``flat``: it
+    sketches weights of all shapes, as vectors.
+    """
     axes = sum(size != 1 for size in shape)
-    if kind == "corrected" and axes < 2:  # there is no second basis
+    if axes < least_axes:
         return "adam"
     if options["path"] != "auto":
         return str(options["path"])
-    if kind == "flat":
+    if flat:
         return "sketch"
     if axes < 2:
         return "sketch" if options.get("precondition_1d") and axes == 1 else "adam"

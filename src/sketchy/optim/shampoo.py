@@ -3,6 +3,8 @@
 from typing import ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.parts.inverse_roots import InverseRoots
+from sketchy.optim.plan import Design
 
 
 class Shampoo(Engine):
@@ -12,5 +14,5 @@ class Shampoo(Engine):
     at full rank.
     """
 
-    kind: ClassVar[str] = "dense"
-    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})
+    design: ClassVar[Design] = Design(InverseRoots)
+    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})  # nothing is cut

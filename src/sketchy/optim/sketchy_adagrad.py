@@ -3,6 +3,8 @@
 from typing import Any, ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.parts.inverse_roots import InverseRoots
+from sketchy.optim.plan import Design
 
 
 class SketchyAdagrad(Engine):
@@ -12,7 +14,7 @@ class SketchyAdagrad(Engine):
     O(d rank) products. Meant for linear models and heads, where d is small and steps are cheap.
     """
 
-    kind: ClassVar[str] = "flat"
+    design: ClassVar[Design] = Design(InverseRoots, flat=True)
     without: ClassVar[frozenset[str]] = frozenset({"merge_dims", "one_sided", "precondition_1d"})
     changed: ClassVar[dict[str, Any]] = {
         "betas": (0.0, 1.0),

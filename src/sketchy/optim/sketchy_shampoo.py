@@ -3,6 +3,8 @@
 from typing import Any, ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.parts.inverse_roots import InverseRoots
+from sketchy.optim.plan import Design
 
 # The paper's deep-learning settings (Sec. 5, App. C): `SketchyShampoo(params, lr, **PAPER)`.
 PAPER: dict[str, Any] = {
@@ -35,4 +37,4 @@ class SketchyShampoo(Engine):
     sketch adam
     """
 
-    kind: ClassVar[str] = "sketch"
+    design: ClassVar[Design] = Design(InverseRoots)

@@ -1,44 +1,65 @@
 """Each graft rule against its dense formula, and the length it lends."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from cases import F32, F64
 from checks import assert_close
-from sketchy.core import graft
+from sketchy import SketchyShampoo
+from sketchy.core import moments, tasks
 from sketchy.core.axes import as_matrix
-from sketchy.core.linalg import energies, frobenius
+from sketchy.core.extremes import frobenius
 from sketchy.core.moments import like
+from sketchy.optim import OPTIONS
+from sketchy.optim.parts.grafts import RULES
+from sketchy.optim.stack import Stack
 
 BLOCKS = ((4, 3), (5,), (2, 3, 4))
 BETA2, EPS = 0.9, 1e-3
 EXACT = 1e-12
 
 
+def stepped(rule: str | None, G: Tensor, beta2: float = BETA2, eps: float = EPS) -> tuple[Any, Stack, Any]:
+    """The rule's part after the gradients G (T, S, *block), its stack, and what its last update returned."""
+    block = tuple(G.shape[2:])
+    options = {"path": "sketch", "graft": rule, "merge_dims": 1, "betas": (0.0, beta2), "eps": eps}
+    plan = SketchyShampoo.plan_of(block, G.dtype, **options)
+    group = {name: option.default for name, option in OPTIONS.items()} | options
+    params = [torch.nn.Parameter(torch.zeros(block, dtype=G.dtype)) for _ in range(G.shape[1])]
+    states = [plan.create(p.device) for p in params]
+    for g in G:
+        for p, own in zip(params, g, strict=True):
+            p.grad = own.clone()
+        stack = Stack(params, states, plan, group, due=True)
+        length = plan.graft.update(stack, tasks.run(stack.gradients()))
+        if g is not G[-1]:
+            stack.keep()
+    return plan.graft, stack, length
+
+
 def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
     """The rule's step for x (S, *block) after the gradients G (T, S, *block)."""
-    state = {
-        name: torch.zeros(G.shape[1], *shape, dtype=F64 if is_double else G.dtype)
-        for name, (shape, is_double) in graft.accumulators(rule, tuple(G.shape[2:])).items()
-    }
-    for g in G:
-        rows, columns = energies(as_matrix(g))
-        if graft.ROOT in state:
-            assert rule is not None
-            graft.observe_entries_(rule, state[graft.ROOT], g, rows.sum(-1).sqrt(), beta2)
-        else:
-            state = graft.observe(state, (rows, columns if rule == "factored" else None), beta2)
-    steps = torch.full((G.shape[1],), float(len(G)))
-    lender = graft.Graft(rule, state, steps, beta2=beta2, eps=EPS)
-    step = lender.step(x)
-    length = as_matrix(step).flatten(1).norm(dim=1).double()
-    assert_close(lender.length(x), length, scale=length.max(), tolerance=1e-5 if x.dtype == F32 else EXACT)
+    part, stack, lent = stepped(rule, G, beta2)
+    ones = torch.ones(len(x), dtype=F64)
+    if rule is not None and rule.endswith("_normalized"):
+        of_gradient = part._length(stack, G[-1], over=frobenius(as_matrix(G[-1])))
+        assert_close(lent, of_gradient, scale=lent.max(), tolerance=EXACT)
+        length = part._length(stack, x, over=frobenius(as_matrix(x)))
+    else:
+        assert lent is None
+        length = part.length(stack, x, ones)
+    step = part.step(stack, x, length)
+    if length is not None:
+        found = as_matrix(step).flatten(1).norm(dim=1).double()
+        assert_close(length, found, scale=found.max(), tolerance=1e-5 if x.dtype == F32 else EXACT)
     return step
 
 
 def rescaled(direction: Tensor, wanted: Tensor) -> Tensor:
-    return direction * like(graft.ratio(wanted, direction), direction)
+    return direction * like(moments.ratio(wanted, direction), direction)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -81,7 +102,7 @@ def by_hand(rule: str, G: list[Tensor], x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-@pytest.mark.parametrize("rule", graft.RULES)
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule])
 def test_every_rule_equals_its_dense_formula(rule, block, rng):
     """Two blocks of unlike scales, stacked; the rule sees each alone."""
     scales = torch.tensor([1.0, 1e4], dtype=F64).reshape(2, *[1] * len(block))
@@ -120,9 +141,10 @@ def test_a_step_of_its_own_length_is_lengthened_to_half_the_lent_one_and_others_
     direction = torch.randn(3, 4, 3, generator=rng, dtype=F64)
     length = frobenius(direction)
     own, lent = torch.tensor([1.0, 1.0, 0.0], dtype=F64), torch.tensor([1.9, 2.1, 0.0], dtype=F64)
-    found = graft.factor("own", lent * length, direction, own)
-    assert_close(found, torch.tensor([1.0, 1.05, 0.0]), scale=1, tolerance=1e-7)
-    assert_close(graft.factor("rows", lent * length, direction, own), lent, scale=1, tolerance=EXACT)
+    for rule, expected in (("own", torch.tensor([1.0, 1.05, 0.0])), ("rows", lent), (None, own / 2)):
+        part, stack, _ = stepped(rule, direction.unsqueeze(0))
+        found = part.rescale(stack, direction, own, lent * length)
+        assert_close(found, 2 * expected, scale=1, tolerance=1e-7)  # graft_scale
 
 
 @pytest.mark.parametrize("rule", ["adagrad_normalized", "rmsprop_normalized"])
@@ -136,9 +158,12 @@ def test_a_normalized_rule_does_not_mind_the_smallest_numbers(rule):
 
 
 def test_the_factored_rule_keeps_m_plus_n_numbers():
-    shapes = [shape for shape, _ in graft.accumulators("factored", (6, 5, 4)).values()]
-    assert shapes == [(6,), (20,)]
-    assert graft.accumulators(None, (6, 5)) == graft.accumulators("sgd", (6, 5)) == {}
+    def shapes(rule: str | None) -> list[tuple[int, ...]]:
+        plan = SketchyShampoo.plan_of((6, 5, 4), F32, graft=rule, merge_dims=1)
+        return [slot.shape for slot in plan.graft.slots.values()]
+
+    assert shapes("factored") == [(6,), (20,)]
+    assert shapes(None) == shapes("sgd") == []
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -166,12 +191,10 @@ def test_one_large_entry_does_not_lengthen_the_factored_step(outlier, rng):
     """Moments by rows and columns are then too small for all other entries, by far."""
     G = torch.randn(1, 32, 24, generator=rng, dtype=F64)
     G[0, 0, 0] = outlier
-    rows, columns = energies(G)
-    zeros = {"row_moment": torch.zeros_like(rows), "column_moment": torch.zeros_like(columns)}
-    state = graft.observe(zeros, (rows, columns), 0.99)
-    lender = graft.Graft("factored", state, torch.ones(1), beta2=0.99, eps=0.0)
+    part, stack, _ = stepped("factored", G.unsqueeze(0), beta2=0.99, eps=0.0)
     limit = 4 * (32 * 24) ** 0.5
-    length = lender.clipped(lender.length(G), G)
-    assert_close(lender.step(G).flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
+    length = part.length(stack, G, torch.ones(1, dtype=F64))
+    free = moments.factored_length(G, *part._factors(stack))
+    assert_close(part.step(stack, G, length).flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
     assert length <= limit * (1 + 1e-12)
-    assert (lender.length(G) > limit) == (outlier > 1)
+    assert (free > limit) == (outlier > 1)

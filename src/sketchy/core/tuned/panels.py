@@ -1,6 +1,7 @@
-"""Large stacks a cache-full at a time, so that a chain of elementwise operations needs little memory.
+"""Panels: pieces of a large stack that fit in a cache, for chains of elementwise operations.
 
-Accelerators and compilers get the stack whole: they fuse, or have the bandwidth.
+A chain that works on one panel after the other needs little scratch memory. Accelerators and compilers get
+the whole stack: they fuse the chain, or have the bandwidth.
 """
 
 from collections.abc import Iterator
@@ -17,9 +18,9 @@ Panel = tuple[slice, tuple[slice, ...]]
 
 
 def panels(x: Tensor) -> Iterator[Panel]:
-    """Indices that cut a stack x (S, m, ...) into pieces, some whole matrices or rows of one.
+    """Cut a stack x (S, m, ...) into panels. A panel is some whole matrices, or some rows of one matrix.
 
-    For each piece, the index of its matrices in the stack, and the index of the piece.
+    Yields (index of the panel's matrices in the stack, index of the panel in x).
     """
     whole = slice(None)
     # compilers first: they may not know how large x is

@@ -1,4 +1,4 @@
-"""Which parameters go through a step together: by group and plan, in stacks of bounded size."""
+"""Which parameters go through a step together: stacks of one group and plan, and waves of stacks."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -6,31 +6,32 @@ from typing import Any
 
 from torch import Tensor
 
-from sketchy.optim import state as states
 from sketchy.optim.plan import Plan, held, scratch, together
 from sketchy.optim.routing import name_in, names_of
-from sketchy.optim.state import Group, Stack
+from sketchy.optim.slots import State, fits
+from sketchy.optim.stack import Group, Stack
 
-# Bytes: of a second-level cache and some of the third.
+# Bytes of a second-level cache, and some of the third.
 _CACHE = 1 << 22
 
 PlanOf = Callable[[Group, Tensor, str | None], Plan]  # of a parameter of a group, with its name if it has one
 
 
-def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of: PlanOf) -> list[Stack]:
+def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
     """All stacks of a step. Parameters without a state get one."""
     names = names_of(groups)
     found: dict[Any, list[Tensor]] = defaultdict(list)
-    turns: dict[Any, int] = {}  # sketched shapes take turns, so that no step has all the refreshes
+    plans: dict[int, Plan] = {}
+    offsets: dict[Any, int] = {}  # with update_every, shapes are refreshed in turn, not all at one step
     for g, group in enumerate(groups):
         for i, p in enumerate(group["params"]):
             plan = plan_of(group, p, names.get(p))
-            turn = turns.setdefault(p.shape, len(turns)) if plan.axes else 0
+            offset = offsets.setdefault(p.shape, len(offsets)) if plan.axes else 0
             if p.grad is None:
                 continue
             if not state[p]:
-                state[p].update(states.create(p, plan))
-            elif not states.fits(state[p], plan):
+                state[p].update(plan.create(p.device))
+            elif not fits(state[p], plan.slots):
                 raise ValueError(
                     f"{name_in(groups, g, i)} has a state of another shape or of other options: rank,"
                     " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
@@ -38,26 +39,32 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, dict[str, Any]], plan_of
                 )
             if p.numel() == 0:
                 continue
-            every, due = group.get("update_every", 1), True
-            if every > 1 and plan.axes:
-                done = int(state[p]["turn"])
-                due = done == 0 or (done + turn) % every == 0
+            plans[id(plan)] = plan
+            due = not plan.axes or _is_due(state[p], group["update_every"], offset)
             found[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
     result = []
-    for (g, *_, due), params in found.items():
-        group = groups[g]
-        plan = plan_of(group, params[0], names.get(params[0]))
-        most = together(plan, params[0].device, group)
+    for (g, key, device, *_, due), params in found.items():
+        plan, group = plans[key], groups[g]
+        most = together(plan, device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
             result.append(Stack(some, [state[p] for p in some], plan, group, due))
     return result
 
 
+def _is_due(state: State, every: int, offset: int) -> bool:
+    """Whether sketches see this gradient: the first one, and then every k-th."""
+    if every == 1:
+        return True
+    seen = int(state["turn"])
+    return seen == 0 or (seen + offset) % every == 0
+
+
 def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
-    """Which stacks have their sketches updated in one batch: many small ones, or a single large one.
+    """Which stacks step side by side, with their small matrices in one batch: many small ones, or a large
+    one.
 
     On the CPU, as many as stay in cache from reading the gradients to the products with them. Elsewhere, as
-    many as hold no more memory than the one that holds most.
+    many as hold no more memory than the stack that holds most.
     """
     result: list[list[Stack]] = []
     costs = [held(stack.plan, len(stack.params)) for stack in stacks]

@@ -1,0 +1,97 @@
+"""Numbers whose squares leave the range of their dtype: safe sums of squares, and scaling by powers of two.
+
+A float32 gradient of 1e20 has a second moment of 1e40. Squared quantities are therefore float64, and matrices
+with extreme entries are divided by a power of two first, which is exact.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from sketchy.core.tasks import Task, read, readable, reading, together, within
+from sketchy.core.tuned.panels import panels
+
+_LOW, _HIGH = 1e-8, 1e8  # matrices with norms between them are not scaled
+
+
+def energies(A: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of squares of the rows (..., d) and of the columns (..., k) of A (..., d, k), float64.
+
+    Safe from overflow and underflow for float32; NaN or Inf exactly if an entry is. Sums are taken in the
+    dtype of A.
+    """
+    rows, columns = _safe(A, _row_and_column_energy)
+    return rows, columns
+
+
+def row_energy(A: Tensor) -> Tensor:
+    """The first of `energies`."""
+    (rows,) = _safe(A, lambda A: (_row_energy(A),))
+    return rows
+
+
+def frobenius(A: Tensor) -> Tensor:
+    """The Frobenius norm of each (..., d, k) matrix, as safe as its `row_energy`."""
+    return row_energy(A).sum(-1).sqrt()
+
+
+def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) -> Task[Tensor | None]:
+    """A power of two for each matrix (...) that makes max(norm, √(β₂ past)) moderate; None: none is needed.
+
+    It is 1 where both are moderate or zero, and in the range of ``dtype``.
+    """
+    numbers = yield from reading(norm, past)
+    if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
+        return None
+    most = 126 if dtype == torch.float32 else 500
+    return (yield from together(_power_of_two, norm, past, beta2=beta2, most=most))
+
+
+def _power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:
+    magnitude = torch.maximum(norm, (beta2 * past).sqrt())
+    power = torch.exp2(magnitude.log2().floor().clamp(-most, most))
+    return torch.where((magnitude > 0) & ((magnitude < _LOW) | (magnitude > _HIGH)), power, 1.0)
+
+
+def divide(A: Tensor, scale: Tensor) -> Tensor:
+    """A / scale for (..., d, k) by (...)."""
+    return A / scale.to(A.dtype).unsqueeze(-1).unsqueeze(-1)
+
+
+def as_weights(values: Tensor, x: Tensor) -> Tensor:
+    """Values in the dtype of x. Values beyond its range become its largest number: zero times inf is NaN."""
+    most = torch.finfo(x.dtype).max
+    return values.double().clamp(-most, most).to(x)
+
+
+def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Sums of squares of A, the first of them over rows. Extreme matrices are scaled first."""
+    info = torch.finfo(A.dtype)
+    if A.numel() == 0:
+        return squares(A)
+    if readable(A):
+        found = squares(A)
+        lowest = info.tiny / info.eps  # below it, sums of squares lose digits
+        if within(read(found[0].sum(-1)), lowest, 1 / lowest):
+            return found
+    largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
+    power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
+    unit = torch.where(largest > 0, torch.exp2(power), 1.0)
+    return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
+
+
+def _row_energy(A: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(A, dim=-1).double().square()
+
+
+def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:
+    S = A.reshape(math.prod(A.shape[:-2]), *A.shape[-2:])
+    rows = S.new_empty(S.shape[:2], dtype=torch.float64)
+    columns = S.new_zeros(len(S), S.shape[2], dtype=torch.float64)
+    for stack, piece in panels(S):
+        squares = S[piece].square()
+        rows[piece] = squares.sum(-1).double()
+        columns[stack] += squares.sum(-2)
+    return rows.reshape(A.shape[:-1]), columns.reshape(*A.shape[:-2], A.shape[-1])

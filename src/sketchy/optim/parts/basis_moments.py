@@ -1,0 +1,67 @@
+"""SketchySOAP's preconditioner: Adam's second moment in the basis of the sketches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sketchy.core import corrected
+from sketchy.core.moments import correction, weights
+from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import Task
+from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.sketches import Sketches
+from sketchy.optim.slots import FLOAT64, Meaning, Slots, State
+from sketchy.optim.stack import Gradient, Stack
+
+Learned = tuple[Tensor, Tensor, Tensor]  # the bases of rows and columns, and the second moments
+
+
+@dataclass(frozen=True)
+class BasisMoments:
+    least_axes: ClassVar[int] = 2  # there are two bases
+    waits: ClassVar[bool] = True
+
+    slots: Slots
+    block: tuple[int, int]
+
+    @classmethod
+    def of(cls, weight: Weight, statistics: Sketches) -> "BasisMoments":
+        m, n = weight.layout.block
+        shape = tuple((axis.rank if axis else 0) + 1 for axis in statistics.axes)
+        return cls({"second_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, shape, (None, None))}, (m, n))
+
+    def update(
+        self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
+    ) -> Task[Learned]:
+        """Carry the second moments over to the new bases, and fold the gradient in."""
+        yield from ()
+        U, V = self._bases(new, G.blocks)
+        moments = stack["second_moment"]
+        if stack.due:
+            moments = corrected.transport(moments, self._bases(old, G.blocks), (U, V))
+        kept, added = weights(stack.group["betas"][1])
+        squares = corrected.squares(corrected.project(G.blocks, U, V), G.norm.square())
+        stack["second_moment"] = moments = kept * moments + added * squares
+        return U, V, moments
+
+    def apply_(self, stack: Stack, x: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
+        U, V, moments = learned
+        group, rounding = stack.group, stack.plan.momentum.rounding
+        parts = corrected.project(x, U, V)
+        direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding)
+        return direction, correction(group["betas"][1], stack.steps).sqrt()
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
+        if options["update_every"] > 1:  # these moments see gradients that the sketches don't
+            return None
+        return corrected.mass(state["second_moment"], self.block) / weights(options["betas"][1])[1]
+
+    def _bases(self, sketches: Sequence[Sketch | None], like: Tensor) -> tuple[Tensor, Tensor]:
+        """The bases of both axes, without columns where an axis is not sketched."""
+        left, right = (
+            like.new_zeros(len(like), size, 0) if sketch is None else sketch.basis
+            for sketch, size in zip(sketches, self.block, strict=True)
+        )
+        return left, right

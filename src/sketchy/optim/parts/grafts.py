@@ -1,0 +1,251 @@
+"""Graft rules: whose length a preconditioned step has (Sec. 5, App. C). One class a rule; `RULES` names them.
+
+A rule keeps second moments of the gradient and computes the length of its own step for the momentum.
+Normalised rules see gradients of length one, and take their length from the gradient: normalised momentum
+would step as far as ever when the gradient has gone.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from sketchy.core import moments
+from sketchy.core.axes import as_matrix
+from sketchy.core.extremes import frobenius
+from sketchy.core.moments import (
+    correction,
+    divide_by_root,
+    length_over_root,
+    like,
+    observe_root_,
+    over_length,
+    weights,
+)
+from sketchy.optim.parts.contracts import Graft, Weight
+from sketchy.optim.slots import FLOAT64, Codec, Meaning, Slots, State
+from sketchy.optim.stack import Gradient, Stack
+
+# In eigenbases steps are short where gradients have few directions. On the first plateau of an autoencoder
+# the length by rows was 2 to 500 times a step's own one; after that, and on a character model, 0.4 to 2
+# times.
+FLOOR = 0.5
+
+
+@dataclass(frozen=True)
+class Ungrafted:
+    """A step keeps its own length."""
+
+    by_columns: ClassVar[bool] = False
+    slots: Slots = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, weight: Weight) -> Self:
+        return cls()
+
+    def update(self, stack: Stack, G: Gradient) -> None:
+        return None
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> None:
+        return None
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return x
+
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+        return scale
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """A rule that lends its length: `graft_scale` times as long a step. What it keeps is in ``slots``."""
+
+    by_columns: ClassVar[bool] = False
+    slots: Slots = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, weight: Weight) -> Self:
+        return cls()
+
+    def update(self, stack: Stack, G: Gradient) -> Tensor | None:
+        return None
+
+    @abstractmethod
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor: ...
+
+    @abstractmethod
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor: ...
+
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+        assert length is not None
+        return moments.ratio(length, direction) * stack.group["graft_scale"]
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
+        return None
+
+
+class Sgd(Rule):
+    """The length of the momentum. Keeps nothing."""
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return x
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+        return ahead * frobenius(as_matrix(x))
+
+
+class Rows(Rule):
+    """Adam's length with a second moment for each row. Keeps m numbers."""
+
+    @classmethod
+    def of(cls, weight: Weight) -> Self:
+        rows = weight.layout.block[:1]
+        return cls({"row_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
+
+    def update(self, stack: Stack, G: Gradient) -> None:
+        old, new = weights(stack.group["betas"][1])
+        stack["row_moment"] = old * stack["row_moment"] + new * G.rows
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return moments.step_by_rows(x, self._roots(stack, x))
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+        return ahead * moments.length_by_rows(x, self._roots(stack, x))
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
+        if options["update_every"] > 1:  # these moments see gradients that the sketches don't
+            return None
+        return state["row_moment"].sum(-1) / weights(options["betas"][1])[1]
+
+    def _roots(self, stack: Stack, x: Tensor) -> Tensor:
+        filled = correction(stack.group["betas"][1], stack.steps)
+        return moments.row_roots(stack["row_moment"], filled, stack.group["eps"], math.prod(x.shape[1:]))
+
+
+class Own(Rows):
+    """A step's own length, but at least half of that by rows. Keeps m numbers."""
+
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+        assert length is not None
+        floor = FLOOR * moments.ratio(length, direction)
+        return torch.maximum(scale, floor) * stack.group["graft_scale"]
+
+
+class Factored(Rows):
+    """Adam's length with second moments for rows and columns. Keeps m + n numbers."""
+
+    by_columns: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, weight: Weight) -> Self:
+        columns = math.prod(weight.layout.block[1:])
+        follows = (1,) if len(weight.layout.block) == 2 else (None,)
+        slot = weight.block_slot(Meaning.MOMENT, FLOAT64, (columns,), follows)
+        return cls({**super().of(weight).slots, "column_moment": slot})
+
+    def update(self, stack: Stack, G: Gradient) -> None:
+        super().update(stack, G)
+        assert G.columns is not None
+        old, new = weights(stack.group["betas"][1])
+        stack["column_moment"] = old * stack["column_moment"] + new * G.columns
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return moments.factored_step(x, *self._factors(stack))
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+        return moments.clipped(ahead * moments.factored_length(x, *self._factors(stack)), x)
+
+    def _factors(self, stack: Stack) -> tuple[Tensor, Tensor]:
+        filled = correction(stack.group["betas"][1], stack.steps)
+        rows, columns = stack["row_moment"], stack["column_moment"]
+        return moments.factored_roots(rows, columns, filled, stack.group["eps"])
+
+
+class RmsProp(Rule):
+    """Adam's length with a second moment for each entry. Keeps m n numbers."""
+
+    @classmethod
+    def of(cls, weight: Weight) -> Self:
+        block = weight.layout.block
+        axes = tuple(range(len(block)))
+        slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work), block, axes, in_place=True)
+        return cls({"graft_root": slot})
+
+    def update(self, stack: Stack, G: Gradient) -> Tensor | None:
+        root = stack.stacked("graft_root")
+        observe_root_(root, G.blocks, self._decay(stack), stack.good_blocks, over=self._over(G))
+        stack.put_back("graft_root", root)
+        return None
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return divide_by_root(x, stack.stacked("graft_root"), self._filled(stack), stack.group["eps"])
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+        return ahead * self._length(stack, x, over=None)
+
+    def _length(self, stack: Stack, x: Tensor, over: Tensor | None) -> Tensor:
+        # stacked anew each time: held meanwhile, the roots would be a third stack
+        root = as_matrix(stack.stacked("graft_root"))
+        return length_over_root(as_matrix(x), root, self._filled(stack), stack.group["eps"], over)
+
+    def _over(self, G: Gradient) -> Tensor | None:
+        """What gradients are divided by before they count."""
+        return None
+
+    def _decay(self, stack: Stack) -> float:
+        return stack.group["betas"][1]
+
+    def _filled(self, stack: Stack) -> Tensor:
+        return correction(self._decay(stack), stack.steps)
+
+
+class Adagrad(RmsProp):
+    """AdaGrad's length: as rmsprop, with sums of squares instead of averages. Keeps m n numbers."""
+
+    def _decay(self, stack: Stack) -> float:
+        return 1.0
+
+
+class _Normalized(RmsProp):
+    """Sees gradients of length one. The length is that of the rule's step for the gradient, not the momentum."""
+
+    def update(self, stack: Stack, G: Gradient) -> Tensor:
+        super().update(stack, G)
+        return self._length(stack, G.blocks, over=G.norm)
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        assert length is not None
+        x = over_length(x, frobenius(as_matrix(x)))
+        step = super().step(stack, x, length)
+        return step.mul_(like(moments.ratio(length, step), step))
+
+    def _over(self, G: Gradient) -> Tensor | None:
+        return G.norm
+
+
+class RmsPropNormalized(_Normalized):
+    """As rmsprop, for gradients divided by their norm. Keeps m n numbers."""
+
+
+class AdagradNormalized(_Normalized, Adagrad):
+    """As adagrad, for gradients divided by their norm. Keeps m n numbers."""
+
+
+RULES: dict[str | None, type[Graft]] = {
+    None: Ungrafted,
+    "sgd": Sgd,
+    "adagrad": Adagrad,
+    "rmsprop": RmsProp,
+    "adagrad_normalized": AdagradNormalized,
+    "rmsprop_normalized": RmsPropNormalized,
+    "factored": Factored,
+    "rows": Rows,
+    "own": Own,
+}

@@ -1,0 +1,53 @@
+"""Shampoo's preconditioner: an inverse root of the covariance along each axis (Alg. 3, line 6)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from sketchy.core.preconditioner import InverseRoot, inverse_root_of, precondition_
+from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import Task, gather
+from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.sketches import Sketches
+from sketchy.optim.slots import Slots, State
+from sketchy.optim.stack import Gradient, Stack
+
+Roots = list[InverseRoot | None]
+
+
+@dataclass(frozen=True)
+class InverseRoots:
+    least_axes: ClassVar[int] = 0
+    waits: ClassVar[bool] = True
+
+    exponent: float  # of each axis
+    slots: Slots = field(default_factory=dict)  # the sketches say it all
+
+    @classmethod
+    def of(cls, weight: Weight, statistics: Sketches) -> "InverseRoots":
+        return cls(weight.options["exponent"] or 1 / (2 * len(statistics.live)))
+
+    def update(
+        self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
+    ) -> Task[Roots]:
+        eps, rounding = stack.group["eps"], stack.plan.momentum.rounding
+        axes = stack.plan.statistics.live
+        tasks = []
+        for axis in axes:
+            sketch = new[axis.index]
+            assert sketch is not None
+            stale = not stack.due and not axis.exact  # a whole covariance tells weak directions from new ones
+            tasks.append(inverse_root_of(sketch, self.exponent, eps, stale=stale, rounding=rounding))
+        found = yield from gather(tasks)
+        roots: Roots = [None] * len(new)
+        for axis, root in zip(axes, found, strict=True):
+            roots[axis.index] = root
+        return roots
+
+    def apply_(self, stack: Stack, x: Tensor, learned: Roots) -> tuple[Tensor, Tensor]:
+        return precondition_(x, learned)
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
+        return None

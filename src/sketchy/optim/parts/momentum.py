@@ -1,0 +1,47 @@
+"""Momentum: an average of gradients, as large as the weight, changed where it lies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core import momentum
+from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.slots import Codec, Meaning, Slots, State
+from sketchy.optim.stack import Gradient, Stack
+
+
+@dataclass(frozen=True)
+class Momentum:
+    slots: Slots = field(default_factory=dict)  # empty with beta1 = 0
+    rounding: float = (
+        0.0  # the share of an entry that is lost where it is stored in fewer digits than are used
+    )
+
+    @classmethod
+    def of(cls, weight: Weight) -> "Momentum":
+        if not weight.options["momentum"]:
+            return cls()
+        name = weight.options["momentum_dtype"]
+        codec = Codec(getattr(torch, name) if name else weight.wide)
+        slot = weight.slot(Meaning.MOMENTUM, codec, in_place=True)
+        return cls({"momentum": slot}, codec.eps if codec.dtype.itemsize < weight.work.itemsize else 0.0)
+
+    def update(self, stack: Stack, G: Gradient) -> tuple[Tensor, Tensor]:
+        """Return (x (K, *shape), scale (K,)): momentum expects the gradient scale * x. x is new memory."""
+        if not self.slots:
+            return G.whole.clone(), torch.ones_like(stack.count, dtype=torch.float64)
+        return momentum.advance_(
+            stack.own("momentum"),
+            G.whole,
+            stack.group["betas"][0],
+            stack.count,
+            moving_average=stack.group["moving_average_momentum"],
+            nesterov=stack.group["nesterov"],
+            good=stack.good,
+        )
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
+        return None

@@ -1,0 +1,155 @@
+"""Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the whole covariance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core import dense
+from sketchy.core import sketch as core
+from sketchy.core.axes import unfold
+from sketchy.core.certificate import exchange_error
+from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import Task, gather
+from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.slots import COUNTER, FLOAT64, Codec, Meaning, Orthonormal, Slot, Slots, State
+from sketchy.optim.stack import Gradient, Stack
+
+_FIELDS = tuple(field.name for field in fields(Sketch))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One preconditioned axis of a block."""
+
+    name: str  # prefix of its slots: left, right, axis0, ...
+    index: int  # in the block
+    dim: int  # d
+    rank: int  # l
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether the whole covariance is kept: nothing escapes."""
+        return self.rank == self.dim
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of its slots, in the order of the fields of a sketch."""
+        return tuple(f"{self.name}_{field}" for field in _FIELDS)
+
+    def stored(self, state: State) -> Sketch:
+        """The sketch of a state, as it is stored: (blocks, ...)."""
+        return Sketch(*(state[name] for name in self.names))
+
+
+@dataclass(frozen=True)
+class Sketches:
+    axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
+    blocks: int
+    codec: Codec  # of the bases
+    work: torch.dtype
+
+    @classmethod
+    def of(cls, weight: Weight) -> "Sketches":
+        """A sketch of at most ``rank`` columns for each axis; all columns where there is no such option."""
+        options, block = weight.options, weight.layout.block
+        shortest = min(range(len(block)), key=lambda i: block[i])
+        axes = tuple(
+            None
+            if options.get("one_sided") and i != shortest
+            else Axis(name, i, dim, min(options.get("rank", dim), dim))
+            for i, (name, dim) in enumerate(zip(_names(len(block)), block, strict=True))
+        )
+        name = options["sketch_dtype"]
+        return cls(
+            axes, weight.layout.count, Orthonormal(getattr(torch, name) if name else weight.wide), weight.work
+        )
+
+    @classmethod
+    def none(cls, weight: Weight) -> "Sketches":
+        """Of a weight that takes Adam's path."""
+        return cls((), weight.layout.count, Orthonormal(weight.wide), weight.work)
+
+    @cached_property
+    def live(self) -> tuple[Axis, ...]:
+        """The axes that are preconditioned."""
+        return tuple(axis for axis in self.axes if axis is not None)
+
+    @cached_property
+    def slots(self) -> Slots:
+        if not self.axes:
+            return {}
+        # how many gradients a weight has seen, for update_every
+        slots = {"turn": replace(COUNTER, on_host=True)}
+        for axis in self.live:
+            shapes = ((axis.dim, axis.rank), (axis.index, None)), ((axis.rank,), (None,)), ((), ()), ((), ())
+            meanings = (Meaning.BASIS, *[Meaning.SPECTRUM] * 3)
+            for name, meaning, (shape, follows) in zip(axis.names, meanings, shapes, strict=True):
+                codec = self.codec if meaning is Meaning.BASIS else FLOAT64
+                slots[name] = Slot(meaning, shape, follows, codec, blocks=self.blocks)
+        return slots
+
+    def initialize_(self, state: State) -> None:
+        """Give a new state orthonormal bases to start from, the same in each block."""
+        for axis in self.live:
+            basis = state[f"{axis.name}_basis"]
+            basis.copy_(core.empty(axis.dim, axis.rank, dtype=self.work, device=basis.device).basis)
+
+    def read(self, stack: Stack) -> list[Sketch | None]:
+        """The sketch of each axis as it was before this step, its basis in the dtype of the arithmetic."""
+        sketches: list[Sketch | None] = [None] * len(self.axes)
+        for axis in self.live:
+            basis, *rest = stack.read(axis.names)
+            sketches[axis.index] = Sketch(self.codec.decode(basis, self.work), *rest)
+        return sketches
+
+    def update(
+        self, stack: Stack, G: Gradient, old: Sequence[Sketch | None]
+    ) -> Task[Sequence[Sketch | None]]:
+        """Fold a gradient into the sketches (Alg. 3, line 5) if it is their turn; returns the new ones."""
+        if not self.axes:
+            return old
+        self._count_turn(stack)
+        if not stack.due:
+            return old
+        beta2, new = stack.group["betas"][1], list(old)
+        tasks = {}
+        for axis in self.live:
+            sketch, A = old[axis.index], unfold(G.blocks, axis.index)
+            assert sketch is not None
+            if axis.exact:
+                tasks[axis] = dense.updated(sketch, A, beta2=beta2, norm=G.norm)
+            else:
+                tasks[axis] = core.updated(sketch, A, beta2=beta2, solver=stack.group["solver"], norm=G.norm)
+        found = yield from gather(tasks.values())
+        for axis, sketch in zip(tasks, found, strict=True):
+            new[axis.index] = sketch
+            self._write(stack, axis, sketch)
+        return new
+
+    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
+        exact = next((axis for axis in self.live if axis.exact), None)
+        return None if exact is None else exact.stored(state).eigenvalues.sum(-1)
+
+    def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
+        """Store a sketch. What rounding its basis changes is part of its certified error."""
+        if self.codec.dtype != self.work:
+            basis = self.codec.encode(sketch.basis)
+            error = exchange_error(sketch.basis, sketch.eigenvalues, self.codec.decode(basis, self.work))
+            sketch = replace(sketch, basis=basis, error_bound=sketch.error_bound + error)
+        stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
+
+    def _count_turn(self, stack: Stack) -> None:
+        """Count gradients for ``update_every``. Bad ones count where the host can't know that they are."""
+        good = stack.good
+        known = good is not None and good.device.type == "cpu"
+        torch._foreach_add_(
+            stack.own("turn"), list(good.float().unbind()) if good is not None and known else 1.0
+        )
+
+
+def _names(axes: int) -> tuple[str, ...]:
+    return {1: ("only",), 2: ("left", "right")}.get(axes, tuple(f"axis{i}" for i in range(axes)))

@@ -1,0 +1,53 @@
+"""One step of one stack of weights: the arrows of `docs/architecture.md`, a line each."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sketchy.core.moments import like
+from sketchy.core.tasks import Numbers, Task, reading, within
+from sketchy.optim.stack import Stack
+
+
+def step(stack: Stack) -> Task[None]:
+    """Gradients → statistics → preconditioner → graft → momentum → direction → weights → state."""
+    plan = stack.plan
+    G = yield from stack.gradients()  # bad ones are zero, and marked
+    steps = yield from reading(stack.steps)
+    old = plan.statistics.read(stack)
+    new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
+    learned = yield from plan.preconditioner.update(stack, G, old, new)
+    length = plan.graft.update(stack, G)
+    x, ahead = plan.momentum.update(stack, G)
+    del G, old, new  # their memory is free for the direction
+    x, ahead = plan.layout.split(x), plan.layout.each(ahead)
+    direction, scale = _direction_(stack, steps, x, ahead, learned, length)  # Alg. 3, line 6
+    stack.descend_(direction, scale)
+    stack.keep()
+
+
+def _direction_(
+    stack: Stack, steps: Numbers, x: Tensor, ahead: Tensor, learned: Any, length: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Precondition the gradient ahead * x that momentum expects, and give it the graft's length.
+
+    Return (direction, scale); the step is scale * direction. x (S, *block) is overwritten. ``length``: that
+    of the graft's step, where the gradient gave it. Before its ``start_step`` a weight takes the graft's own
+    step.
+    """
+    plan, first = stack.plan, stack.group["start_step"]
+    length = plan.graft.length(stack, x, ahead) if length is None else length
+    early = None
+    if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
+        early = plan.graft.step(stack, x * like(ahead, x), length)
+        if within(steps, -math.inf, first - 0.5):
+            return early, torch.ones_like(ahead)
+    direction, scale = plan.preconditioner.apply_(stack, x, learned)
+    scale = plan.graft.rescale(stack, direction, ahead * scale, length)
+    if early is not None:
+        started = like(stack.steps >= first, direction) > 0
+        direction = torch.where(started, like(scale, direction) * direction, early)
+        scale = torch.ones_like(scale)
+    return direction, scale

@@ -1,0 +1,184 @@
+"""What CONTRIBUTING.md promises of options, graft rules and optimizers: a toy is added in one place."""
+
+import copy
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import pages
+from optim import test_every_optimizer, test_state
+from optim.optimizers import F32, Case, advance, assert_same, snapshot, stepped, weights
+from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.analysis.memory import Weight as Stored
+from sketchy.analysis.memory import planned
+from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import Task
+from sketchy.optim import OPTIONS
+from sketchy.optim.engine import Engine
+from sketchy.optim.options import Option
+from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.grafts import RULES, Rule
+from sketchy.optim.parts.inverse_roots import InverseRoots
+from sketchy.optim.parts.sketches import Sketches
+from sketchy.optim.plan import Design
+from sketchy.optim.slots import FLOAT64, Meaning, Slots
+from sketchy.optim.stack import Gradient, Stack
+
+
+def counted(name: str, value: Any) -> int:
+    if value not in (1, 2, 3):
+        raise ValueError(f"{name}={value!r}: must be 1, 2 or 3")
+    return int(value)
+
+
+def test_an_option_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIONS, "toy", Option(1, counted, "how many toys there are", shapes_state=True))
+
+    class Later(Engine):
+        design: ClassVar[Design] = Design(InverseRoots)
+        changed: ClassVar[dict[str, Any]] = {"toy": 2}
+
+    assert inspect.signature(Later).parameters["toy"].default == 2  # help
+    assert "| `toy` | `1` | how many toys there are |" in pages.TABLES["options"]()  # docs
+    params = weights()
+    optimizer = SketchySOAP([{"params": params[:1]}, {"params": params[1:], "toy": 3}])
+    assert [group["toy"] for group in optimizer.param_groups] == [1, 3]
+    with pytest.raises(ValueError, match=r"toy=4 in parameter group 2: must be 1, 2 or 3"):
+        optimizer.add_param_group({"params": weights()[:1], "toy": 4})
+    with pytest.raises(ValueError, match=r"toyy=1 .*did you mean toy"):
+        optimizer.add_param_group({"params": weights()[:1], "toyy": 1})
+    plans = [SketchySOAP.plan_of((6, 5), F32, toy=toy) for toy in (1, 3, 1)]
+    assert plans[0] is plans[2] and plans[0] is not plans[1]
+    other = SketchySOAP([{"params": weights()[:1]}, {"params": weights()[1:]}])
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[1]["toy"] == 3
+
+
+class Constant(Rule):
+    """A step of length one, counted."""
+
+    @classmethod
+    def of(cls, weight: Weight) -> "Constant":
+        return cls({"toys": weight.block_slot(Meaning.MOMENT, FLOAT64, (3,), (None,))})
+
+    def update(self, stack: Stack, G: Gradient) -> Tensor:
+        stack["toys"] = stack["toys"] + 1
+        return torch.ones(len(G.norm), dtype=torch.float64)
+
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+        return x / x.norm()
+
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+        raise AssertionError("update has said it")
+
+
+def test_a_graft_rule_is_one_class_and_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="graft='constant'"):
+        SketchySOAP(weights(), graft="constant")
+    monkeypatch.setitem(RULES, "constant", Constant)
+    assert "| `constant` | A step of length one, counted. |" in pages.TABLES["grafts"]()  # docs
+    with pytest.raises(ValueError, match="'constant'"):  # the message lists it
+        SketchySOAP(weights(), graft="nothing like it")
+    for cls in (SketchyShampoo, SketchySOAP):
+        p = torch.nn.Parameter(torch.zeros(6, 5))
+        optimizer = cls([p], lr=0.1, rank=3, graft="constant", graft_scale=2.0, weight_decay=0.0)
+        for _ in range(3):
+            before = p.detach().clone()
+            p.grad = torch.randn(6, 5)
+            optimizer.step()
+            assert float((p.detach() - before).norm()) == pytest.approx(0.2, rel=1e-5)
+        assert torch.equal(optimizer.state[p]["toys"], torch.full((1, 3), 3.0, dtype=torch.float64))
+        plain = cls.plan_of((6, 5), F32, graft=None, rank=3)
+        (row,) = optimizer.report()
+        assert row.bytes == plain.bytes + 24
+        held, ungrafted = (planned(cls, rank=3, graft=rule)(Stored((6, 5))) for rule in ("constant", None))
+        assert held.other == ungrafted.other + 24 and held.second_moment == ungrafted.second_moment
+        case = Case("toy", cls, {"rank": 3, "graft": "constant"})
+        test_state.test_save_load_continue_equals_never_having_stopped(case, F32)
+        test_state.test_state_is_flat_plain_tensors_under_names_without_dots(case)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Lion's step: the signs of the momentum, without a second moment."""
+
+    least_axes: ClassVar[int] = 0
+    waits: ClassVar[bool] = True
+    slots: Slots
+
+    @classmethod
+    def of(cls, weight: Weight, statistics: Sketches) -> "Signs":
+        return cls({})
+
+    def update(
+        self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
+    ) -> Task[None]:
+        yield from ()
+
+    def apply_(self, stack: Stack, x: Tensor, learned: None) -> tuple[Tensor, Tensor]:
+        return x.sign_(), torch.ones(len(x), dtype=torch.float64)
+
+    def gradient_energy(self, state: dict[str, Any], options: Any) -> None:
+        return None
+
+
+def test_an_optimizer_is_one_file() -> None:
+    class Toy(Engine):
+        """A toy."""
+
+        design: ClassVar[Design] = Design(Signs)
+        changed: ClassVar[dict[str, Any]] = {"graft": None, "rank": 4}
+        without: ClassVar[frozenset[str]] = frozenset({"exponent"})
+
+    assert inspect.signature(Toy).parameters["rank"].default == 4  # help
+    assert "exponent" not in inspect.signature(Toy).parameters
+    with pytest.raises(ValueError, match="exponent=1: Toy has no such option"):
+        Toy(weights(), exponent=1)
+    p = torch.nn.Parameter(torch.zeros(6, 5))
+    optimizer = Toy([p], lr=0.1, weight_decay=0.0)
+    p.grad = torch.randn(6, 5)
+    optimizer.step()
+    assert torch.equal(p.detach().sign(), -p.grad.sign()) and p.detach().abs().unique().numel() == 1
+    assert [(row.path, row.ranks) for row in optimizer.report()] == [("sketch", (4, 4))]
+    assert [known.axis for known in optimizer.covariances()] == ["left", "right"]
+    case = Case("Toy", Toy)
+    test_every_optimizer.test_a_step_moves_every_weight_and_leaves_gradients_alone(case)
+    test_every_optimizer.test_two_runs_agree_bit_for_bit_whatever_the_global_seed(case)
+    for test in (
+        test_state.test_save_load_continue_equals_never_having_stopped,
+        test_state.test_it_continues_with_other_dtypes_and_between_refreshes_too,
+    ):
+        arguments = (case, F32) if test.__code__.co_argcount == 2 else (case, {"update_every": 3}, F32)
+        test(*arguments)
+    assert planned(Toy)(Stored((6, 5))).momentum == 120
+
+
+def test_a_checkpoint_says_whose_it_is_and_subclasses_share_it() -> None:
+    """Before, an unrelated subclass with another set of options changed what could be loaded."""
+
+    class Unrelated(Engine):
+        design: ClassVar[Design] = Design(InverseRoots)
+        without: ClassVar[frozenset[str]] = frozenset({"nesterov", "maximize", "eps"})
+
+    class Mine(SketchySOAP):
+        pass
+
+    optimizer, params = stepped(Case("SketchySOAP", SketchySOAP, {"rank": 3}))
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert {group["optimizer"] for group in saved["param_groups"]} == {"SketchySOAP"}
+    for cls in (Unrelated, SketchyShampoo):
+        with pytest.raises(ValueError, match=r"was saved by SketchySOAP.*Nothing was loaded"):
+            cls(weights()).load_state_dict(saved)
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+    mine = Mine(copies)
+    mine.load_state_dict(saved)
+    advance(optimizer, params, [3])
+    advance(mine, copies, [3])
+    assert_same(snapshot(mine), snapshot(optimizer))
+    regrouped = SketchyShampoo(optimizer.param_groups)  # a group is that of the optimizer it is in
+    assert regrouped.state_dict()["param_groups"][0]["optimizer"] == "SketchyShampoo"
