@@ -1,6 +1,5 @@
 """Interleaved timing: all functions run in every round, so that a slow period of the machine affects all."""
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -49,11 +48,3 @@ def ratio(slow: Times, fast: Times) -> str:
     ratios = [s / f for s, f in zip(slow.rounds, fast.rounds, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
-
-def exponent(sizes: list[int], times: list[Times]) -> float:
-    """The slope of log time against log size; 1 is linear."""
-    x = [math.log(s) for s in sizes]
-    y = [math.log(t.median) for t in times]
-    slope, _ = statistics.linear_regression(x, y)
-    return slope

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from benchmarks.common.arguments import at_least
 from benchmarks.common.resumable import Sheet, show
-from benchmarks.common.timing import exponent, interleave, ratio
+from benchmarks.common.timing import interleave, ratio
 from sketchy import FrequentDirections
 from sketchy.core import sketch
 from sketchy.core.linalg import gaussian
 from sketchy.experiments.mistakes import user_mistakes
+from sketchy.experiments.summary import exponent
 
 console = Console(width=110)
 
@@ -134,9 +135,16 @@ def growth(options: Options) -> Sheet:
                 s, A, beta2=0.99, solver="subspace", probes=W
             )
         times = interleave(runs, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
-        ordered = [times[str(size)] for size in sizes]
-        milliseconds = ", ".join(f"{1e3 * t.median:.2f}" for t in ordered)
-        lines.append((name, ", ".join(map(str, sizes)), milliseconds, f"{exponent(sizes, ordered):.2f}"))
+        medians = [times[str(size)].median for size in sizes]
+        milliseconds = ", ".join(f"{1e3 * median:.2f}" for median in medians)
+        lines.append(
+            (
+                name,
+                ", ".join(map(str, sizes)),
+                milliseconds,
+                f"{exponent(sizes, medians):.2f}",
+            )
+        )
     return {
         "title": "growth of one subspace update with certificate, float32 (1 is linear)",
         "columns": ("in", "sizes", "milliseconds", "fitted exponent"),

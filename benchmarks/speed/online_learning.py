@@ -21,12 +21,13 @@ from torch import Tensor
 
 from benchmarks.common.arguments import at_least
 from benchmarks.common.resumable import Sheet, show
-from benchmarks.common.timing import Times, exponent, interleave, ratio
+from benchmarks.common.timing import Times, interleave, ratio
 from sketchy import oco
 from sketchy.experiments import sweep, table
 from sketchy.experiments.data import Dataset, load
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import stop_by_signal
+from sketchy.experiments.summary import exponent
 
 WIDTHS = [1024, 2048, 4096, 8192]
 console = Console(width=110)
@@ -94,7 +95,7 @@ def growth(options: Options) -> Sheet:
         runs = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
         times = interleave(runs, rounds=options.rounds, repeats=1, title=name)
         cells = [f"{1e3 * times[str(d)].median / rows:.2f}" for d in WIDTHS]
-        lines.append((name, *cells, f"{exponent(WIDTHS, [times[str(d)] for d in WIDTHS]):.2f}"))
+        lines.append((name, *cells, f"{exponent(WIDTHS, [times[str(d)].median for d in WIDTHS]):.2f}"))
     return {
         "title": f"ms a row by d: 49 settings, sketch size 10, {rows} normal rows, one thread",
         "columns": ("learner", *(f"d = {d}" for d in WIDTHS), "exponent"),

@@ -8,6 +8,7 @@ one core counts. Rows go to benchmarks/results/scaling.jsonl. After a Ctrl-C the
 the size that was interrupted.
 """
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,13 @@ from benchmarks.common.process import keep_freed_memory, only_legal_instructions
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import QUICK, RESULTS, load, save
 from benchmarks.common.resumable import resumable
-from benchmarks.common.timing import Times, exponent
 from benchmarks.registry.optimizers import OPTIMIZERS
 from benchmarks.registry.problems import Gradients, Problem, matrix, transformer
-from benchmarks.speed.step_table import about, quartiles
+from benchmarks.speed.step_table import about
 from benchmarks.speed.step_time import Options as StepOptions
 from benchmarks.speed.step_time import TimedStep, timed_step
 from sketchy.experiments.mistakes import user_mistakes
+from sketchy.experiments.summary import exponent, quartiles
 
 FILE = "scaling.jsonl"
 Row = dict[str, Any]
@@ -103,24 +104,24 @@ def fits(rows: Sequence[Row]) -> Iterator[list[str]]:
                 yield [variable, name, failed[0], "", "", "", "", "", ""]
                 continue
             sizes = [row["size"] for row in own]
-            times = [Times([s["cpu"] for s in row["samples"]]) for row in own]
+            times = [statistics.median(s["cpu"] for s in row["samples"]) for row in own]
             bytes_ = [row["state_bytes"] for row in own]
             operations = [row["profile"]["operations"] for row in own if row["profile"]]
             yield [
                 variable,
                 name,
                 ", ".join(map(str, sizes)),
-                ", ".join(f"{t.median:.1f}" for t in times),
+                ", ".join(f"{t:.1f}" for t in times),
                 f"{exponent(sizes, times):.2f}",
                 f"{exponent(sizes[-2:], times[-2:]):.2f}",
                 ", ".join(f"{b / 1e6:.2f}" for b in bytes_),
-                f"{exponent(sizes, [Times([b]) for b in bytes_]):.2f}",
+                f"{exponent(sizes, bytes_):.2f}",
                 ", ".join(map(str, operations)),
             ]
 
 
 COLUMNS = (
-    "size", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
+    "variable", "optimizer", "sizes", "CPU ms a step", "exponent", "of the last two", "state, MB", "exponent",
     "operations",
 )  # fmt: skip
 

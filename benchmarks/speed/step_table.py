@@ -10,6 +10,7 @@ from rich.table import Table
 
 from benchmarks.common.markdown import table
 from benchmarks.registry.problems import PROBLEMS
+from sketchy.experiments.summary import quartiles
 
 Row = dict[str, Any]
 PASS = "forward and backward"
@@ -72,13 +73,6 @@ class Results:
         """The ``operations`` of a step, or their ``parts``; None for old rows without these."""
         row = self.rows.get((optimizer, rank))
         return row["profile"].get(what) if row and row["profile"] else None
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
 
 
 def number(value: float) -> str:

@@ -219,13 +219,11 @@ def in_order(everyone: Sequence[TimedStep]) -> list[TimedStep]:
     return sorted((c for c in everyone if c.error is None), key=lambda c: places.index(c.place))
 
 
-def turns(contender: TimedStep, options: Options) -> set[int]:
+def turns(step: TimedStep, options: Options) -> set[int]:
     """The rounds that it takes part in: as many as its seconds allow, evenly spread. Round 0 is done."""
-    sample = contender.samples[0]
-    mean = (
-        sample.cpu if contender.refresh is None else sample.worst
-    )  # estimates the mean of the steps in a round
-    seconds = mean * contender.steps / 1e3
+    sample = step.samples[0]
+    mean = sample.cpu if step.refresh is None else sample.worst  # estimates the mean of the steps in a round
+    seconds = mean * step.steps / 1e3
     count = max(1, min(options.rounds, int(options.seconds / max(seconds, 1e-9))))
     return {i * options.rounds // count for i in range(count)}
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from benchmarks.speed import accelerator_estimate as estimate
+from benchmarks.speed import accelerator_estimate
 
 from sketchy import SketchyShampoo, SketchySOAP
 
 
 def test_reads_and_writes_are_counted_and_views_and_products_are_not() -> None:
     x, y = (torch.empty(8, 4, device="meta") for _ in range(2))
-    with estimate.Traffic() as found:
+    with accelerator_estimate.Traffic() as found:
         x + y  # two read, one written
         x.add_(y)  # two read, one written
         x.copy_(y)  # one read, one written
@@ -23,14 +23,14 @@ def test_reads_and_writes_are_counted_and_views_and_products_are_not() -> None:
 
 @pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
 def test_traffic_grows_with_the_weights(kind: type[torch.optim.Optimizer]) -> None:
-    two, eight = (estimate.traffic(kind, [(1024, 512)], layers, 16).bytes for layers in (2, 8))
+    two, eight = (accelerator_estimate.traffic(kind, [(1024, 512)], layers, 16).bytes for layers in (2, 8))
     weight = 4 * 1024 * 512
     assert 10 * weight < two / 2 < 60 * weight
     assert eight == pytest.approx(4 * two, rel=0.05)  # long stacks copy once more or less
 
 
 def test_the_table_has_both_devices_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    estimate.main(["--width", "256", "--layers", "2"])
+    accelerator_estimate.main(["--width", "256", "--layers", "2"])
     printed = " ".join(capsys.readouterr().out.split())
     assert all(word in printed for word in ("A100", "H100", "SketchySOAP", "each of 16 eigen", "launches"))
 
@@ -40,6 +40,8 @@ def test_sizes_that_cannot_be_are_refused(
     options: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stop:
-        estimate.main([word for name, value in options.items() for word in (f"--{name}", str(value))])
+        accelerator_estimate.main(
+            [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        )
     assert stop.value.code == 2
     assert "must be at least" in capsys.readouterr().err

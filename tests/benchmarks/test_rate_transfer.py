@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from benchmarks.quality import rate_transfer as transfer
+from benchmarks.quality import rate_transfer
 from benchmarks.quality.runs import save
 
 from sketchy.experiments.quality import ADAMW, Run, Variant
@@ -25,7 +25,7 @@ def sweep(best: float, *noise: float) -> dict[float, dict[int, float]]:
 
 @pytest.mark.parametrize("best", [0.0015, 0.002, 0.0031, 0.004])
 def test_a_parabola_is_found_wherever_its_vertex_lies(best: float) -> None:
-    found = transfer.best_between(sweep(best, 0.0, 0.0))
+    found = rate_transfer.best_between(sweep(best, 0.0, 0.0))
     assert (
         found is not None and found.rate == pytest.approx(best) and found.error == pytest.approx(0, abs=1e-6)
     )
@@ -33,38 +33,38 @@ def test_a_parabola_is_found_wherever_its_vertex_lies(best: float) -> None:
 
 def test_the_error_is_that_of_a_mean_over_seeds() -> None:
     shifts = (-0.2, 0.0, 0.1, 0.1)
-    found = transfer.best_between(sweep(0.003, *shifts))
+    found = rate_transfer.best_between(sweep(0.003, *shifts))
     assert found is not None and found.rate == pytest.approx(0.003)
     variance = sum(shift**2 for shift in shifts) / 3
     assert found.error == pytest.approx(math.log(2) * math.sqrt(variance / 4))
 
 
 def test_a_best_rate_at_an_end_is_not_guessed() -> None:
-    assert transfer.best_between(sweep(0.0005, 0.0, 0.0)) is None
-    assert transfer.ratio(None, transfer.Best(0.004, 0.1)) == "a neighbour is missing"
+    assert rate_transfer.best_between(sweep(0.0005, 0.0, 0.0)) is None
+    assert rate_transfer.ratio(None, rate_transfer.Best(0.004, 0.1)) == "a neighbour is missing"
 
 
 def test_a_seed_that_diverged_at_a_neighbour_does_not_count() -> None:
     losses = sweep(0.003, 0.0, 0.0)
     losses[0.008][1] = losses[0.004][1] = math.inf
-    found = transfer.best_between(losses)
+    found = rate_transfer.best_between(losses)
     assert found is not None and found.rate == pytest.approx(0.003) and math.isnan(found.error)
 
 
 def test_seeds_that_did_not_run_at_all_three_rates_do_not_count() -> None:
     losses = sweep(0.003, 0.0, 0.0)
     losses[0.002][2] = -9.0  # a lucky seed
-    found = transfer.best_between(losses)
+    found = rate_transfer.best_between(losses)
     assert found is not None and found.rate == pytest.approx(0.003)
 
 
 def test_rates_tie_with_the_best_unless_they_are_worse_by_two_standard_errors() -> None:
     best = dict.fromkeys(range(4), 1.0)
     losses = {0.002: best, 0.004: {0: 1.3, 1: 0.9, 2: 1.3, 3: 0.9}, 0.008: {0: 1.1, 1: 1.1, 2: 1.1, 3: 1.1}}
-    assert transfer.ties(losses) == [0.004]
+    assert rate_transfer.ties(losses) == [0.004]
     losses[0.001] = {0: 1.0, 1: 9.0}  # two seeds say little of a spread
     losses[0.004][3] = math.inf
-    assert transfer.ties(losses) == []
+    assert rate_transfer.ties(losses) == []
 
 
 def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> 
                 record = Record("charlm", seed, 400, 400, curve=[Look(400, each, None)])
                 runs[Run(variant, rate, seed, 400)] = record
     save(tmp_path / "quality-charlm.jsonl", runs)
-    adamw_row, soap_row = transfer.rows(tmp_path / "quality-charlm.jsonl", "charlm", 64)
+    adamw_row, soap_row = rate_transfer.rows(tmp_path / "quality-charlm.jsonl", "charlm", 64)
     assert adamw_row[2] == "1.100 ± 0.000, 1.100 ± 0.100 at 0.004"
     assert soap_row[2] == "2.000 ± 0.000, 1.000 ± 0.000 at 0.004"
     assert soap_row[4].endswith(", 1.00 of 0.004")
@@ -91,7 +91,7 @@ def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixt
         for seed, loss in losses.items()
     }
     save(tmp_path / "quality-charlm.jsonl", runs)
-    transfer.main(["--results", str(tmp_path)])
+    rate_transfer.main(["--results", str(tmp_path)])
     _, _, adamw, ours = capsys.readouterr().out.splitlines()
     assert adamw == "| charlm | adamw | 1.000 ± 0.000 | 1.000 ± 0.000 at 0.002 |  | 2 |"
     assert (
@@ -102,4 +102,4 @@ def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_without_runs_it_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"benchmarks.quality makes them"):
-        transfer.main(["--results", str(tmp_path)])
+        rate_transfer.main(["--results", str(tmp_path)])

@@ -10,9 +10,7 @@ from benchmarks.common.operations import profile
 from benchmarks.common.process import at_most
 from benchmarks.registry.optimizers import OPTIMIZERS, Entry, Several, build, package, vocabulary_aside
 from benchmarks.registry.problems import PROBLEMS, Gradients, resnet50
-from benchmarks.speed import product_floor as floor
-from benchmarks.speed import step_table as step_report
-from benchmarks.speed import step_time
+from benchmarks.speed import product_floor, step_table, step_time
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -39,21 +37,23 @@ def test_floor_has_the_products_of_a_real_step(optimizer: str) -> None:
     with FlopCounterMode(display=False, custom_mapping=in_place) as counted:
         gradients.advance()
         made.step()
-    products = floor.flops(floor.stacks(optimizer, made.report()), solves=False)  # solves aren't counted
+    products = product_floor.flops(
+        product_floor.stacks(optimizer, made.report()), solves=False
+    )  # solves aren't counted
     assert products == pytest.approx(counted.get_total_flops(), rel=0.05)
 
 
 def test_floor_of_a_rank_small_beside_the_sides_is_eight_m_n_l() -> None:
     m, n, l = 4096, 2048, 8
-    multiplications = sum(p.flops / 2 for p in floor.shampoo(m, n, l, l))
+    multiplications = sum(p.flops / 2 for p in product_floor.shampoo(m, n, l, l))
     assert multiplications == pytest.approx(8 * m * n * l, rel=0.02)
 
 
 def test_floor_does_all_products_of_its_table() -> None:
-    table = [(2, floor.shampoo(24, 16, 4, 4)), (1, floor.soap(24, 16, 4, 4))]
+    table = [(2, product_floor.shampoo(24, 16, 4, 4)), (1, product_floor.soap(24, 16, 4, 4))]
     with FlopCounterMode(display=False) as counted:
-        floor.runner(table)()
-    assert counted.get_total_flops() == floor.flops(table)
+        product_floor.runner(table)()
+    assert counted.get_total_flops() == product_floor.flops(table)
 
 
 def test_a_package_that_is_missing_is_named_below_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_package_that_is_missing_is_named_below_the_table(monkeypatch: pytest.
     failed = step_time.timed_step("absent", None, weights, Gradients(p for _, p in weights), QUICK)
     row = {"problem": "matrix", **failed.row()}
     assert "no_such_package" in row["error"]
-    shown = step_report.markdown([{**row, "processor": "", "torch": "", "commit": "", "date": ""}])
+    shown = step_table.markdown([{**row, "processor": "", "torch": "", "commit": "", "date": ""}])
     assert "Not installed: absent." in shown
 
 
@@ -178,19 +178,19 @@ def rows() -> list[dict]:
         row("sketchy_shampoo", 64, 30, 60),
         row("sketchy_shampoo floor", 64, 20, 40),
         row("adamw", None, 10, 20),
-        row(step_report.PASS, None, 270, 540),
+        row(step_table.PASS, None, 270, 540),
     ]
 
 
 def test_ratios_are_taken_round_by_round(rows: list[dict]) -> None:
-    results = step_report.Results(rows)
+    results = step_table.Results(rows)
     ratio = results.floor("sketchy_shampoo", 64)
     assert ratio is not None and (ratio.low, ratio.middle, ratio.high) == (1.5, 1.5, 1.5)
     assert results.share("sketchy_shampoo", 64) == pytest.approx(0.1)
 
 
 def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
-    lines = step_report.markdown(rows).split("### Targets")[0].splitlines()
+    lines = step_table.markdown(rows).split("### Targets")[0].splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 2 + len(rows)
     assert len({line.count("|") for line in table}) == 1
@@ -202,7 +202,7 @@ def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
 def test_tables_name_failures_below_and_the_short_one_has_optimizers_only(rows: list[dict]) -> None:
     absent = {**rows[2], "optimizer": "dion2", "error": "ModuleNotFoundError: No module named 'dion'"}
     slow = {**rows[2], "optimizer": "po_shampoo", "error": "TimeoutError: too slow"}
-    table, failed, _ = step_report.users_markdown([*rows, absent, slow], "block").split("\n\n")
+    table, failed, _ = step_table.users_markdown([*rows, absent, slow], "block").split("\n\n")
     assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
         "| sketchy_shampoo, rank 64",
         "| adamw",
@@ -211,14 +211,14 @@ def test_tables_name_failures_below_and_the_short_one_has_optimizers_only(rows: 
 
 
 def test_checks_say_yes_and_no(rows: list[dict]) -> None:
-    lines = list(map(str, step_report.checks(rows)))
+    lines = list(map(str, step_table.checks(rows)))
     assert any("floor: target ≤ 1.5 / measured 1.50 / yes" in line for line in lines)
     rows[0]["samples"][0]["cpu"] = 200
     assert any(
         "AdamW foreach: target ≤ 10 / measured 11.50" in line and "NO" in line
-        for line in map(str, step_report.checks(rows))
+        for line in map(str, step_table.checks(rows))
     )
-    assert "| block, rank 64: SketchyShampoo / AdamW foreach | ≤ 10 | 11.50 |" in step_report.markdown(
+    assert "| block, rank 64: SketchyShampoo / AdamW foreach | ≤ 10 | 11.50 |" in step_table.markdown(
         rows
     ).replace(" (", " |")
 

@@ -43,8 +43,8 @@ def test_every_kind_is_recognised_in_what_the_commands_write(runs: Path) -> None
     }
     assert len(KINDS) == 9 and len(page.sections) == 10  # training quality twice
     assert {Path(file).name: why for file, why in page.not_understood.items()} == {
-        "<b>data.csv": "neither .json nor .jsonl",
-        "unknown.jsonl": "rows of no known kind",
+        "<b>data.csv": "not a .json or .jsonl file",
+        "unknown.jsonl": "unknown kind of rows",
     }
 
 
@@ -61,7 +61,9 @@ def test_numbers_are_those_of_the_rows(runs: Path) -> None:
     assert steps["adamw"]["CPU ms a step"] == "3" and steps["adamw"]["times AdamW"] == "1.00"
     assert steps["sketchy_soap"]["times AdamW"] == f"{10 / 3:.2f}"  # round by round: 9/2, 10/3, 11/4
     assert steps["sketchy_soap floor"]["times AdamW"] == ""  # no optimizer
-    assert steps["muon"] == dict.fromkeys(steps["muon"], "") | {"settings": "RuntimeError: no"}
+    assert "muon" not in steps
+    caption = next(section.blocks[0].caption for section in page.sections if section.title == "Step time")
+    assert caption.endswith("Without a result: muon (RuntimeError: no).")
 
 
 def test_an_optimizer_that_failed_is_in_the_caption_with_the_reason(runs: Path) -> None:
@@ -130,8 +132,8 @@ def test_infinities_become_gaps(tmp_path: Path) -> None:
     [
         ({}, "holds no results of a run"),
         ({"curves.png": "x", "table.md": "x", ".hidden.jsonl": "{}"}, "holds no results of a run"),
-        ({"a.csv": "x"}, "there is nothing to show; not understood: "),
-        ({"a.json": "{"}, "there is nothing to show; not understood: "),
+        ({"a.csv": "x"}, "there is nothing to show; unsupported files: "),
+        ({"a.json": "{"}, "there is nothing to show; unsupported files: "),
     ],
 )
 def test_a_directory_with_nothing_to_show_is_one_sentence_and_2(

@@ -16,7 +16,7 @@ from benchmarks.quality.runs import Budget, save
 from benchmarks.quality.variants import RATIO, rates, variants
 
 from sketchy.experiments import tasks
-from sketchy.experiments.quality import ADAMW, Results, Run, Variant, load
+from sketchy.experiments.quality import ADAMW, Results, Run, Variant, best_rate, load, tuned
 from sketchy.experiments.training import Look, Record
 
 SOAP32 = Variant("sketchy_soap", 32)
@@ -193,3 +193,24 @@ def test_the_grid_has_as_many_rates_as_asked_for_each_twice_the_one_before() -> 
         grid = rates("adamw", count)
         assert len(grid) == count
         assert all(b / a == pytest.approx(RATIO) for a, b in pairwise(grid))
+
+
+def test_all_seeds_of_a_rate_count_and_three_are_enough_to_win() -> None:
+    early = dict(enumerate((183.0, 183.0, 183.0, 200.0, 200.0)))  # its first three seeds are lucky
+    steady = dict.fromkeys(range(5), 189.0)
+    assert best_rate({2e-3: steady, 8e-3: early}) == 2e-3
+    assert best_rate({2e-3: steady, 8e-3: early, 4e-3: dict.fromkeys(range(3), 188.0)}) == 4e-3
+    assert best_rate({2e-3: steady, 4e-3: {0: 1.0, 1: 1.0}}) == 2e-3
+    assert best_rate({2e-3: {0: 2.0}, 4e-3: {0: 1.0}}) == 4e-3  # no rate has three
+    assert best_rate({2e-3: {0: math.inf}}) is None and best_rate({}) is None
+
+
+def test_the_difference_from_adamw_is_over_the_seeds_of_both() -> None:
+    def runs(variant: Variant, *final: float) -> Results:
+        return {
+            Run(variant, 1e-3, seed, 3): Record("digits", seed, 3, curve=[Look(3, loss, None)])
+            for seed, loss in enumerate(final)
+        }
+
+    adamw, ours = tuned(runs(ADAMW, 2.0, 2.2, 2.4, 9.0) | runs(SOAP32, 1.0, 1.2, 1.4))  # a bad fourth seed
+    assert adamw.minus_adamw == 0 and ours.minus_adamw == pytest.approx(-1.0)

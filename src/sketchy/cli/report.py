@@ -1,4 +1,4 @@
-"""`sketchy report`: one page of tables and curves from whatever runs have left."""
+"""`sketchy report`: one HTML page of the results of runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +13,17 @@ def report(
     out: Path = Path("runs/report.html"),
     json: bool = False,
 ) -> None:
-    """Build one HTML page, which needs no network, with the tables and interactive curves of runs.
+    """Build one HTML page with tables and interactive curves of runs; it needs no network.
 
     Example: sketchy report runs benchmarks/results --out runs/report.html
 
-    Shows what `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample` and the benchmarks write, and
-    `sketchy memory --json > runs/NAME/memory.json`. Files that are not understood are listed.
+    Shows the results of `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample`, the benchmarks, and
+    `sketchy memory --json > runs/NAME/memory.json`. Unsupported files are listed at the end.
 
     Args:
         runs: Directories of runs, or single files.
-        out: The page.
-        json: Print what the page holds, as JSON.
+        out: The HTML file.
+        json: Print the titles of the sections and the unsupported files as JSON.
     """
     from sketchy import __version__
     from sketchy.experiments.report import collect

@@ -1,4 +1,4 @@
-"""Tables and interactive plots as one HTML page that needs nothing else: no network, no files beside it."""
+"""Build one HTML page of tables and interactive plots. It needs no network and no other files."""
 
 import json
 import math
@@ -8,16 +8,16 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-# told apart by readers who see colours differently, on white and on black
+# for colour-blind readers, too, on white and on black
 COLOURS = ("#2585c7", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#888888")
-LOG_FROM = 4.0  # values further apart than this factor are drawn on a log axis
+LOG_FROM = 4.0  # an axis is logarithmic if the largest value is more than this times the smallest
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Text in cells; the first column is left-aligned, and so is the last where it has ``notes``."""
+    """A table. The first column is aligned left, and so is the last one if it has ``notes``."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -27,18 +27,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Plot:
-    """Traces and axes as plotly.js takes them; the page adds colours, height and fonts."""
+    """Traces and axes for plotly.js; the page adds colours, height and fonts."""
 
     title: str
     traces: list[dict[str, Any]]
     x: dict[str, Any]
     y: dict[str, Any]
-    bars: int = 0  # horizontal ones, which need height
+    bars: int = 0  # number of horizontal bars, which determines the height
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one file holds."""
+    """The contents of one file."""
 
     title: str
     source: str
@@ -47,13 +47,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All sections, and the files that are in none."""
+    """All sections, and the files that are not shown."""
 
     sections: Sequence[Section]
-    not_understood: Mapping[str, str] = field(default_factory=dict)  # why, by file
+    not_understood: Mapping[str, str] = field(default_factory=dict)  # the reason, by file
 
     def html(self, footer: str) -> str:
-        """The whole page; it is the same for the same content."""
+        """The whole page. Equal contents give an equal page."""
         from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
         here = files("sketchy.experiments")
@@ -80,13 +80,13 @@ class Page:
             f"<li><code>{escape(file)}</code>: {escape(why)}</li>"
             for file, why in self.not_understood.items()
         )
-        return f'<section id="not-understood"><h2>Not understood</h2><ul>{lines}</ul></section>\n'
+        return f'<section id="not-understood"><h2>Files that are not shown</h2><ul>{lines}</ul></section>\n'
 
 
 def lines(
     curves: Mapping[str, Curve], *, title: str, x: str, y: str, log_x: bool = False, log_y: bool | None = None
 ) -> Plot:
-    """A line for each name; ``log_y`` is decided by the values where it is None."""
+    """A line for each name. If ``log_y`` is None, the values decide."""
     traces = [
         {"type": "scatter", "mode": "lines+markers", "marker": {"size": 4}, "name": escape(name, quote=False)}
         | _colour(number)
@@ -98,7 +98,7 @@ def lines(
 
 
 def points(places: Mapping[str, Mapping[str, tuple[float, float]]], *, title: str, x: str, y: str) -> Plot:
-    """Named points on a log axis in x; those of one group are joined, from left to right."""
+    """Named points on a logarithmic x axis. Those of one group are joined from left to right."""
     traces: list[dict[str, Any]] = []
     heights: list[float] = []
     for number, (group, named) in enumerate(places.items()):
@@ -118,7 +118,7 @@ def points(places: Mapping[str, Mapping[str, tuple[float, float]]], *, title: st
 
 
 def bars(values: Mapping[str, float], *, title: str, x: str, strong: Iterable[str]) -> Plot:
-    """Horizontal bars on a log axis, the largest on top; ``strong`` ones stand out."""
+    """Horizontal bars on a logarithmic axis, the largest on top; ``strong`` ones are coloured."""
     ordered = sorted(values, key=values.__getitem__)
     ours = set(strong)
     trace = {
@@ -135,7 +135,7 @@ def bars(values: Mapping[str, float], *, title: str, x: str, strong: Iterable[st
 def band(
     name: str, number: int, xs: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> dict[str, Any]:
-    """The area between two curves, behind the line of the same number."""
+    """The area between two curves, in the colour of the line with the same number."""
     colour = COLOURS[number % len(COLOURS)]
     outline = {"x": [*xs, *reversed(xs)], "y": [*high, *reversed(low)], "name": escape(name, quote=False)}
     fill = {"fill": "toself", "fillcolor": f"{colour}33", "line": {"width": 0}, "mode": "lines"}
@@ -151,7 +151,7 @@ def axis(title: str, *, log: bool = False) -> dict[str, Any]:
 
 
 def apart(values: Iterable[float]) -> bool:
-    """Whether they want a log axis: all positive, and far apart."""
+    """Whether values need a logarithmic axis: all are positive, and they are far apart."""
     shown = [value for value in values if math.isfinite(value)]
     return bool(shown) and min(shown) > 0 and max(shown) > LOG_FROM * min(shown)
 
@@ -190,7 +190,7 @@ def _plot(plot: Plot) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity: such a point is left out of its line."""
+    """None for infinite values, which JSON does not have: these points are left out."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

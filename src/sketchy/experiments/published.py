@@ -1,7 +1,7 @@
-"""Public data sets: where each is published, what its files must hash to, and how they are read.
+"""Public data sets: where each is published, the checksums of its files, and how they are read.
 
-A set lies in a data directory, in one of several forms. What is read is checked against its checksum
-first, and what is downloaded before it gets its name.
+A data set is in a data directory, in one of several formats. Files are checked against their checksums before
+they are read. Downloads are checked before they get their names.
 """
 
 import bz2
@@ -30,16 +30,16 @@ UNPACK: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".x
 
 @dataclass(frozen=True)
 class File:
-    """A published file: its place in the data directory, its checksum, its address."""
+    """A published file: its path in the data directory, its checksum, its address."""
 
-    path: str  # also found without its folder, and with .bz2, .gz or .xz added
-    sha256: str = ""  # of the content, unpacked if packed by us; empty where the reader checks what it reads
-    url: str = ""  # empty where `--download` can't fetch it
+    path: str  # the file may also be there without its folder, or compressed (.bz2, .gz or .xz)
+    sha256: str = ""  # of the uncompressed content; empty if the reader checks it
+    url: str = ""  # empty if `--download` is not possible
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way in which a set lies on disk: its files, and what reads their contents."""
+    """A format of a data set: its files, and the function that reads them."""
 
     files: tuple[File, ...]
     reader: Callable[..., Read]
@@ -47,17 +47,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Known:
-    """A public data set: where it is published, and the forms in which it is accepted."""
+    """A public data set: where it is published, and the formats that are accepted."""
 
     page: str
-    forms: tuple[Form, ...]  # the first is the one to ask for and to download
+    forms: tuple[Form, ...]  # messages name the first one, and it is the one to download
     hints: tuple[str, ...] = ()
 
 
 def read(
     name: str, directory: Path, *, download: bool = False, among: Mapping[str, Known] | None = None
 ) -> Read:
-    """Features and labels of a known set; if it is missing, an error that says how to get it."""
+    """Features and labels of a known data set. If it is missing, the error says how to get it."""
     known = (among or KNOWN)[name]
     forms = known.forms
     form = next((form for form in forms if all(_find(directory, file) for file in form.files)), forms[0])
@@ -76,7 +76,7 @@ def read(
 
 
 def fetch(file: File, directory: Path) -> Path:
-    """Download a file and check it: it appears under its name whole and right, or not at all."""
+    """Download a file and check it. It gets its name only when it is complete and correct."""
     target = directory / Path(file.path).parent / file.url.rsplit("/", 1)[-1]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def fetch(file: File, directory: Path) -> Path:
         with os.fdopen(handle, "wb") as out, urllib.request.urlopen(file.url, timeout=60) as answer:
             shutil.copyfileobj(answer, out)
         _check(file, part, _packing(file, target), complaint=f"{file.url}: not what was published")
-        part.chmod(0o644)  # mkstemp's files are the user's alone
+        part.chmod(0o644)  # mkstemp makes files that only their owner can read
         return part.replace(target)
     except (OSError, HTTPException) as error:
         raise ValueError(f"{file.url}: download failed: {error}") from error
@@ -118,7 +118,7 @@ def _find(directory: Path, file: File) -> Path | None:
 
 
 def _packing(file: File, place: Path) -> str:
-    """The suffix added to the published name; an archive that was published as one is read as it is."""
+    """The suffix of our own compression; a published archive has none."""
     return place.name.removeprefix(Path(file.path).name)
 
 

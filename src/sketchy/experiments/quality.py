@@ -16,8 +16,8 @@ from sketchy.experiments.training import Record
 ENOUGH_SEEDS = 3
 FOOTNOTE = (
     "Each optimizer is shown at the learning rate with the lowest mean loss, among those that ran on three "
-    "seeds or more. A star marks the lowest or highest rate that was tried. Seconds are CPU time of a whole "
-    "run without validation."
+    "seeds or more. Minus AdamW is the mean difference over the seeds that both ran. A star marks the lowest "
+    "or highest rate that was tried. Seconds are CPU time of a whole run without validation."
 )
 
 Losses = Mapping[float, Mapping[int, float]]  # by learning rate and seed
@@ -141,7 +141,7 @@ class Tuned:
     rate: float | None  # None if it failed or diverged at every rate
     records: Sequence[Record]  # at this rate, one for each seed
     at_adamws_rate: Sequence[Record]  # for the sketched optimizers
-    adamws_loss: float  # -inf if AdamW has no runs
+    adamw: Sequence[Record]  # AdamW at its best rate
     error: str = ""  # why there is no rate
 
     @property
@@ -158,9 +158,17 @@ class Tuned:
         return statistics.mean(self.losses) if self.records else math.inf
 
     @property
+    def minus_adamw(self) -> float | None:
+        """The mean difference from AdamW's loss, over the seeds that both ran."""
+        base = {record.seed: record.loss for record in self.adamw}
+        differences = [record.loss - base[record.seed] for record in self.records if record.seed in base]
+        return statistics.mean(differences) if differences else None
+
+    @property
     def steps_to_adamws_loss(self) -> float | None:
         """Mean over seeds; None if one of them never reached it."""
-        steps = [record.steps_to(self.adamws_loss) for record in self.records]
+        goal = statistics.mean(record.loss for record in self.adamw) if self.adamw else -math.inf
+        steps = [record.steps_to(goal) for record in self.records]
         reached = [step for step in steps if step is not None]
         return statistics.mean(reached) if reached and len(reached) == len(steps) else None
 
@@ -197,7 +205,6 @@ def tuned(results: Results) -> list[Tuned]:
         return [found[seed] for seed in sorted(found)]
 
     base = best_rate(losses(results, ADAMW))
-    adamws_loss = statistics.mean(r.loss for r in at(ADAMW, base)) if base is not None else -math.inf
     found = []
     for variant in dict.fromkeys(run.variant for run in results):
         tried = losses(results, variant)
@@ -210,7 +217,7 @@ def tuned(results: Results) -> list[Tuned]:
                 rate=rate,
                 records=at(variant, rate),
                 at_adamws_rate=at(variant, base) if variant.sketched else [],
-                adamws_loss=adamws_loss,
+                adamw=at(ADAMW, base),
                 error="" if rate is not None else next(filter(None, errors), "diverged"),
             )
         )
@@ -221,8 +228,8 @@ def header(found: Sequence[Tuned]) -> list[str]:
     """The columns of a table, the most important ones first."""
     classifies = any(record.accuracy is not None for each in found for record in each.records)
     return [
-        "optimizer", "loss", *(["accuracy"] if classifies else []), "state, kB", "best rate", "seeds",
-        "steps to AdamW's loss", "at AdamW's rate", "seconds", "in step()", "rates tried", "commit",
+        "optimizer", "loss", "minus AdamW", *(["accuracy"] if classifies else []), "state, kB", "best rate",
+        "seeds", "steps to AdamW's loss", "at AdamW's rate", "seconds", "in step()", "rates tried", "commit",
     ]  # fmt: skip
 
 
@@ -234,6 +241,7 @@ def cells(each: Tuned, header: Sequence[str]) -> list[str]:
     found = {
         "optimizer": str(each.variant),
         "loss": around(each.losses, digits),
+        "minus AdamW": "" if each.minus_adamw is None else f"{each.minus_adamw:+.{digits}f}",
         "accuracy": around(accuracies, 3) if accuracies else "",
         "state, kB": f"{each.bytes / 1e3:,.0f}",
         "best rate": f"{each.rate:g}{'*' if each.at_an_end else ''}",
@@ -246,7 +254,7 @@ def cells(each: Tuned, header: Sequence[str]) -> list[str]:
         "commit": ", ".join(each.commits),
     }
     if each.variant == ADAMW:
-        found["steps to AdamW's loss"] = ""
+        found["minus AdamW"] = found["steps to AdamW's loss"] = ""
     return [found[name] for name in header]
 
 

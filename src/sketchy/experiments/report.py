@@ -1,4 +1,4 @@
-"""What run directories hold, as one page: files are read, recognised, and built into sections."""
+"""Read the files of run directories and build one page of them."""
 
 import json
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from pathlib import Path
 from sketchy.experiments.page import Page, Section
 from sketchy.experiments.sections import KINDS, Row
 
-# what commands write beside their rows: the same in another form, or what they resume from
+# Files that commands write in addition to their rows: pictures, checkpoints and the like. They are skipped.
 COMPANIONS = {".png", ".md", ".pt", ".html"}
 COMPANION_NAMES = ("options.json", "runs.jsonl", "control.jsonl", "events.out.tfevents")
 
 
 def collect(runs: Iterable[Path]) -> Page:
-    """Everything in these directories (or files) that is understood, and a list of what is not."""
+    """A page with a section for each file of a known kind, and a list of the other files."""
     sections, strange = [], {}
     for path in dict.fromkeys(path for run in runs for path in _files(run)):
         try:
@@ -21,16 +21,16 @@ def collect(runs: Iterable[Path]) -> Page:
             kind = next(kind for kind in KINDS if kind.recognises(rows))
             title, blocks = kind.build(path, rows)
         except StopIteration:
-            strange[str(path)] = "rows of no known kind"
+            strange[str(path)] = "unknown kind of rows"
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             strange[str(path)] = (
-                f"{error}" if isinstance(error, ValueError) else f"a value is amiss: {error!r}"
+                f"{error}" if isinstance(error, ValueError) else f"a missing or wrong value: {error!r}"
             )
         else:
             sections.append(Section(title, str(path), blocks))
     if not sections:
         named = ", ".join(f"{path} ({why})" for path, why in strange.items())
-        raise ValueError(f"there is nothing to show; not understood: {named}")
+        raise ValueError(f"there is nothing to show; unsupported files: {named}")
     return Page(sections, strange)
 
 
@@ -48,16 +48,17 @@ def _files(run: Path) -> list[Path]:
 
 
 def _read(path: Path) -> list[Row]:
-    """The rows of a .jsonl file, a cut-off last one aside, or the one object of a .json file."""
+    """The rows of a .jsonl file, without a last one that was cut off, or the one object of a .json file."""
     if path.suffix not in (".json", ".jsonl"):
-        raise ValueError("neither .json nor .jsonl")
+        raise ValueError("not a .json or .jsonl file")
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         rows = [json.loads(text)]
     else:
         whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
         rows = [json.loads(line) for line in whole if line.strip()]
-    rows = [row for row in rows if not (isinstance(row, dict) and row.keys() == {"budget"})]  # of a tuning
+    # the first line of a quality file is its budget
+    rows = [row for row in rows if not (isinstance(row, dict) and row.keys() == {"budget"})]
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError("no rows" if not rows else "rows are not objects")
     return rows

@@ -1,4 +1,4 @@
-"""Kinds of result files, each known by the keys of its rows, and what a report shows of them."""
+"""The kinds of result files that `sketchy report` knows, and what it shows of each."""
 
 import json
 import math
@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
+from sketchy.experiments.summary import exponent, quartiles
 
 Row = dict[str, Any]
-Blocks = tuple[str, list[Table | Plot]]  # with the title of their section
+Blocks = tuple[str, list[Table | Plot]]  # the title of a section, and its contents
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Files whose rows all have these keys, and what is shown of them."""
+    """A kind of file: all rows have these keys, and ``build`` makes a section of them."""
 
     keys: frozenset[str]
     build: Callable[[Path, list[Row]], Blocks]
@@ -79,7 +80,7 @@ def _counterexample(path: Path, rows: list[Row]) -> Blocks:
     horizons = sorted({row["rounds"] for row in rows})
     values = {name: dict(zip(xs, ys, strict=True)) for name, (xs, ys) in curves.items()}
     cells = [[f"{T:,}", *(_number(own.get(T)) for own in values.values())] for T in horizons]
-    exponents = ["exponent", *(f"{_exponent(xs, ys):.3f}" for xs, ys in curves.values())]
+    exponents = ["exponent", *(f"{exponent(xs, ys):.3f}" for xs, ys in curves.values())]
     plot = lines(curves, title="Growth with T", x="rounds T", y="bound, regret", log_x=True, log_y=True)
     return "Observation 2: bounds and regrets", [Table(("T", *curves), [*cells, exponents]), plot]
 
@@ -199,29 +200,30 @@ def _quality(path: Path, rows: list[Row]) -> Blocks:
 
 def _step_time(path: Path, rows: list[Row]) -> Blocks:
     def steps(row: Row) -> bool:
-        """Others are what a step is held against: its products alone, or the passes before it."""
+        """Whether a row is an optimizer: others are what a step is compared with."""
         return not row["optimizer"].endswith(" floor") and row["optimizer"] != "forward and backward"
 
     shown: list[Table | Plot] = []
     for problem, own in _groups(rows, "problem").items():
         adamw = next((_cpu(row) for row in own if row["optimizer"] == "adamw"), {})
-        cells, times = [], {}
+        cells, times, failed = [], {}, []
         for row in own:
             label, cpu = _label(row), _cpu(row)
             if row["error"] is not None or not cpu:
-                cells.append([label, "", "", "", "", row["error"] or "no rounds"])
+                failed.append(f"{label} ({row['error'] or 'no rounds'})")
                 continue
-            low, middle, high = _quartiles(list(cpu.values()))
+            low, middle, high = quartiles(list(cpu.values()))
             ratios = [cpu[i] / adamw[i] for i in cpu.keys() & adamw.keys()]  # round by round
             ratio = f"{statistics.median(ratios):.2f}" if ratios and steps(row) else ""
             state = "" if row["state_bytes"] is None else f"{row['state_bytes'] / 1e6:,.1f}"
             spread = f"{_number(low)} to {_number(high)}"
             cells.append([label, _number(middle), ratio, state, spread, row["settings"]])
             times[label] = middle
+        caption = f"{_machine(own[0])}." + (f" Without a result: {'; '.join(failed)}." if failed else "")
         header = (problem, "CPU ms a step", "times AdamW", "state, MB", "quartiles", "settings")
         ours = [_label(row) for row in own if row["optimizer"].startswith("sketchy") and steps(row)]
         shown += [
-            Table(header, cells, _machine(own[0]), notes=True),
+            Table(header, cells, caption, notes=True),
             bars(times, title=f"{problem}: one step", x="CPU ms", strong=ours),
         ]
     return "Step time", shown
@@ -234,13 +236,13 @@ def _scaling(path: Path, rows: list[Row]) -> Blocks:
         for name, some in _groups(own, "optimizer").items():
             sizes, times = [r["size"] for r in some], [statistics.median(_cpu(r).values()) for r in some]
             curves[name] = (sizes, times)
-            exponent = f"{_exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
+            slope = f"{exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
             cells.append(
                 [
                     f"{name} in {variable}",
                     " · ".join(map(str, sizes)),
                     " · ".join(map(_number, times)),
-                    exponent,
+                    slope,
                 ]
             )
         title, y = f"Growth with {variable}", "CPU ms a step"
@@ -267,18 +269,6 @@ def _label(row: Row) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    if len(values) < 2:
-        return values[0], values[0], values[0]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, middle, high
-
-
-def _exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Slope of log y against log x."""
-    return statistics.linear_regression([math.log(x) for x in xs], [math.log(y) for y in ys]).slope
 
 
 def _groups(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
