@@ -5,7 +5,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close
-from sketchy.optim.descend import descend
+from sketchy.optim.descend import descend_
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -24,7 +24,7 @@ def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
     if lies == "by columns":
         weights = [p.mT.contiguous().mT for p in weights]
     factors = torch.full((count,), factor, dtype=F64)
-    descend(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay})
+    descend_(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay})
     for p, end in zip(weights, expected, strict=True):
         assert_close(p.double(), end, scale=end.abs().max(), tolerance=4 * torch.finfo(dtype).eps)
 
@@ -33,7 +33,7 @@ def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
 def test_autograd_is_told_that_weights_have_changed(count, rng):
     weights = [torch.randn(6, 5, generator=rng) for _ in range(count)]
     before = [p._version for p in weights]
-    descend(
+    descend_(
         weights, torch.ones(count, 6, 5), torch.ones(count, dtype=F64), None, {"lr": 0.1, "weight_decay": 0.1}
     )
     assert all(p._version > version for p, version in zip(weights, before, strict=True))

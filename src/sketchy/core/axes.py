@@ -1,8 +1,9 @@
 """A weight as a stack of blocks, and back: which axes are merged, where they are cut. Shapes only.
 
 weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), zero-padded at the far ends.
-A zero row adds nothing to a covariance and gets a zero step, so padding changes no number; only the averages
-that stand for directions never seen, and SketchySOAP's for those outside its bases, count it.
+A zero row adds nothing to a covariance and gets a zero step, so padding changes no number, with two
+exceptions that count it: the average that stands for directions never seen, and SketchySOAP's average outside
+its bases.
 """
 
 import math

@@ -2,9 +2,9 @@
 
 With bases U (m x l) and V (n x r), a matrix X splits into four orthogonal parts: the core Uᵀ X V, the left
 edge Uᵀ X (I - V Vᵀ), the right edge (I - U Uᵀ) X V, and the rest. The core has a second moment for each
-entry, the left edge one for each row, the right edge one for each column, the rest a single one: together
-an (l + 1) x (r + 1) matrix whose last row and column stand for "outside the basis". At full rank there is
-only the core, and the step is SOAP's.
+entry, the left edge one for each row, the right edge one for each column, the rest a single one. Together
+they are an (l + 1) x (r + 1) matrix whose last row and column stand for "outside the basis". At full rank
+there is only the core, and the step is SOAP's.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from torch import Tensor
 from sketchy.core.extremes import as_weights, energies, row_energy
 
 # What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X
-# of low rank with sides up to 4096. At or below it an entry is noise, which its own root would raise to a
-# whole step: with 4 here, three quarters of a first step's energy was noise.
+# of low rank with sides up to 4096. At or below it an entry is noise. Divided by its own root it would become
+# a whole step: with 4 here, three quarters of a first step's energy was noise.
 _NOISE = 64.0
 
 
@@ -63,10 +63,10 @@ def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
-    """Second moments known in the ``old`` bases (U, V), as they are in the ``new`` ones.
+    """Second moments known in the ``old`` bases (U, V), carried over to the ``new`` ones.
 
-    Were entries uncorrelated, the variance along a new direction would be the old variances averaged
-    with its squared cosines; what lies outside the old basis has the outside's variance.
+    If entries are uncorrelated, the variance along a new direction is the average of the old variances,
+    weighted by its squared cosines. What lies outside the old basis has the variance of the outside.
     """
     left, right = (_squared_cosines(b, a) for a, b in zip(old, new, strict=True))
     return left @ moments @ right.mT
@@ -77,9 +77,9 @@ def apply_(
 ) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
-    Roots are raised by eps times the largest and, where X comes with its entries rounded by a share
-    ``rounding``, by what that leaves in every direction: small roots would raise it to a whole step. Where
-    nothing but rounding was ever seen the result is zero. It is in X's memory where something is outside a
+    Roots are raised by eps times the largest. If the entries of X are rounded by a share ``rounding``, roots
+    are also raised by the size of this noise, which a division by small roots would blow up. Where nothing
+    but rounding was ever seen the result is zero. The result is written into X where something is outside a
     basis.
     """
     l, r = parts.core.shape[-2:]

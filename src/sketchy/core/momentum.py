@@ -18,11 +18,12 @@ def advance_(
     nesterov: bool,
     good: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place; returns what momentum (K, ...) says the gradient is.
+    """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place. Return (x, scale): momentum expects the gradient scale *
+    x.
 
-    That is the bias-corrected average, or the sum; with Nesterov, one step ahead. It is a new tensor, and the
-    factor (K,) that it lacks. The K momenta lie each in its own memory, and are changed there. Where ``good``
-    (K,) is false, G must be zero, and the momentum stays as it is to the bit.
+    scale * x (K, ...) is the bias-corrected average, or the sum; with Nesterov, one step ahead. x is a new
+    tensor. The K momenta are separate tensors, changed in place. Where ``good`` (K,) is false, G must be
+    zero, and the momentum stays the same to the bit.
     """
     M, x, ahead = list(M), torch.empty_like(G), beta1 if nesterov else 1.0
     if moving_average:

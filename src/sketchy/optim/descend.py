@@ -9,18 +9,21 @@ from torch import Tensor
 from sketchy.core.moments import like
 
 
-def descend(
-    params: Sequence[Tensor], direction: Tensor, factor: Tensor, good: Tensor | None, group: Mapping[str, Any]
+def descend_(
+    params: Sequence[Tensor], direction: Tensor, scale: Tensor, good: Tensor | None, group: Mapping[str, Any]
 ) -> None:
-    """p ← (1 - lr weight_decay) p - lr factor direction; bad gradients move nothing."""
+    """p ← (1 - lr weight_decay) p - lr scale direction; a bad gradient moves nothing.
+
+    ``direction``: (K, *shape). ``scale``: (K,). ``good``: (K,), None if all gradients are.
+    """
     lr, decay = group["lr"], group["weight_decay"]
-    if good is None and len(params) == 1 and _in_one_pass(params[0], direction[0], factor, lr, decay):
+    if good is None and len(params) == 1 and _in_one_pass(params[0], direction[0], scale, lr, decay):
         return None
     if any(p.dtype != direction.dtype for p in params):
-        steps = direction.mul_(like(factor, direction))
+        steps = direction.mul_(like(scale, direction))
         return _short(params, list(steps.unbind()), lr, decay, good)
-    shrink = like(1 - lr * decay * (torch.ones_like(factor) if good is None else good.double()), direction)
-    move = like(factor * lr, direction)
+    shrink = like(1 - lr * decay * (torch.ones_like(scale) if good is None else good.double()), direction)
+    move = like(scale * lr, direction)
     if len(params) == 1:
         p = params[0].unsqueeze(0)
         if decay > 0:
@@ -33,14 +36,15 @@ def descend(
     return None
 
 
-def _in_one_pass(p: Tensor, x: Tensor, factor: Tensor, lr: float | Tensor, decay: float) -> bool:
-    """The same by torch's kernel for plain descent, p ← p - c (x + w p), in half the time of two operations.
+def _in_one_pass(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay: float) -> bool:
+    """Do it with torch's kernel for plain descent, p ← p - c (x + w p), in half the time of two operations.
 
-    False where that can't be: it takes numbers, which only the CPU gives for free, and memory as it lies.
+    Return False, and do nothing, where that is impossible: the kernel takes c and w as Python numbers, which
+    only the CPU gives for free, and contiguous memory.
     """
     if p.device.type != "cpu" or p.dtype != x.dtype or not (p.is_contiguous() and x.is_contiguous()):
         return False
-    move = float(factor) * float(lr)
+    move = float(scale) * float(lr)
     if not 1e-20 < move < 1e20:
         return False
     torch._fused_sgd_(

@@ -1,7 +1,7 @@
 """Which parameter takes which path: matrices are sketched; vectors, embeddings and output heads take Adam's.
 
-An embedding's gradient has a few live rows a step, a head's has one scale per class: entry-by-entry second
-moments suit them, and users ask for the split more often than for anything else.
+The gradient of an embedding has few nonzero rows, and that of a head has one scale for each class. A second
+moment for each entry suits both.
 """
 
 import re

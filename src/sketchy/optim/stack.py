@@ -16,7 +16,7 @@ from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import energies, row_energy
 from sketchy.core.moments import like
 from sketchy.core.tasks import Task, reading, within
-from sketchy.optim.descend import descend
+from sketchy.optim.descend import descend_
 from sketchy.optim.slots import State
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Stack:
         direction = layout.join(direction)
         if self.good is not None:
             direction.masked_fill_(like(~self.good, direction) > 0, 0.0)
-        descend(self.params, direction, scale, self.good, self.group)
+        descend_(self.params, direction, scale, self.good, self.group)
 
     def keep(self) -> None:
         """Write what has changed into the state, and let go of it."""
