@@ -44,8 +44,8 @@ def _direction_(
         early = plan.graft.step(stack, x * like(ahead, x), length)
         if within(steps, -math.inf, first - 0.5):
             return early, torch.ones_like(ahead)
-    direction, scale = plan.preconditioner.apply_(stack, x, learned)
-    scale = plan.graft.rescale(stack, direction, ahead * scale, length)
+    direction, scale = plan.preconditioner.apply_(stack, x, ahead, learned)
+    scale = plan.graft.rescale(stack, direction, scale, length)
     if early is not None:
         started = like(stack.steps >= first, direction) > 0
         direction = torch.where(started, like(scale, direction) * direction, early)

@@ -46,12 +46,12 @@ class BasisMoments:
         stack["second_moment"] = moments = kept * moments + added * squares
         return U, V, moments
 
-    def apply_(self, stack: Stack, x: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
         U, V, moments = learned
         group, rounding = stack.group, stack.plan.momentum.rounding
         parts = corrected.project(x, U, V)
         direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding)
-        return direction, correction(group["betas"][1], stack.steps).sqrt()
+        return direction, scale * correction(group["betas"][1], stack.steps).sqrt()
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         if options["update_every"] > 1:  # these moments see gradients that the sketches don't

@@ -59,8 +59,9 @@ class Preconditioner(Part, Protocol):
     ) -> Task[Any]:
         """Learn from a gradient, given the sketches before and after it. Returns what `apply_` needs."""
 
-    def apply_(self, stack: "Stack", x: Tensor, learned: Any) -> tuple[Tensor, Tensor]:
-        """Precondition x (S, *block). Returns (direction, scale (S,)): the result is scale * direction.
+    def apply_(self, stack: "Stack", x: Tensor, scale: Tensor, learned: Any) -> tuple[Tensor, Tensor]:
+        """Precondition scale * x, (S,) and (S, *block). Returns (direction, new scale): the result is their
+        product.
 
         The direction is in x's memory where that can be.
         """

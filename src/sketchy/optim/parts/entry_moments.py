@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from sketchy.core.moments import correction, divide_by_root, observe_root_
@@ -35,11 +34,11 @@ class EntryMoments:
         observe_root_(root, G.whole, stack.group["betas"][1], stack.good)
         stack.put_back("root_moment", root)
 
-    def apply_(self, stack: Stack, x: Tensor, learned: None) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
         root = stack.stacked("root_moment").reshape(x.shape)
         filled = correction(stack.group["betas"][1], stack.count)
         divide_by_root(x, root, filled, stack.group["eps"], out=x)
-        return x, torch.ones_like(filled)
+        return x, scale
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
         return None

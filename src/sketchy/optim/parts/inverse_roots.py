@@ -46,8 +46,9 @@ class InverseRoots:
             roots[axis.index] = root
         return roots
 
-    def apply_(self, stack: Stack, x: Tensor, learned: Roots) -> tuple[Tensor, Tensor]:
-        return precondition_(x, learned)
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Roots) -> tuple[Tensor, Tensor]:
+        direction, own = precondition_(x, learned)
+        return direction, scale * own
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
         return None
