@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from benchmarks.speed.step_table import ResultRow, label, number, steps
+from benchmarks.speed.step_table import label, number, steps
 from sketchy.experiments.plot import COLOURS
+from sketchy.experiments.summary import ResultRow
 
 PEER = "#999999"
 RANK = 64  # of ours

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sketchy.experiments.page import Page, Section
-from sketchy.experiments.sections import KINDS, ResultRow
+from sketchy.experiments.sections import KINDS
+from sketchy.experiments.summary import ResultRow
 
 # Files that commands write in addition to their rows: pictures, checkpoints and the like. They are skipped.
 COMPANIONS = {".png", ".md", ".pt", ".html"}
