@@ -23,6 +23,10 @@ from sketchy.core.tuned.panels import panels
 _LONGEST = 4.0
 
 
+# A row of zeros would be blown up by its inverse norm: norms are raised by this share of the mean one.
+_ROW_EPS = 1e-3
+
+
 def weights(beta2: float) -> tuple[float, float]:
     """What the past and what the new square count in a second moment."""
     return (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
@@ -158,6 +162,30 @@ def factored_length(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def clipped(length: Tensor, x: Tensor) -> Tensor:
     """The length (S,) of a factored step for x, at most some times the root of its entries."""
     return length.clamp(max=_LONGEST * (x.numel() / len(x)) ** 0.5)
+
+
+def normalize_rows_(
+    direction: Tensor, scale: Tensor, moment: Tensor, decay: float, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Divide the rows of scale * direction by their running root mean square; the length stays the same.
+
+    With D = scale * direction, (S,) times (S, *block): v_i ← decay v_i + (1 - decay) mean_j D_ij², and row i
+    is divided by a_i + _ROW_EPS mean(a), a_i = √(v_i / (1 - decay^count)). ``moment``: v (S, m). ``count``:
+    (S,), directions so far with this one; where it is 0, nothing changes. Writes into the direction. Returns
+    the new v and the new scale.
+    """
+    X = as_matrix(direction)
+    energy = row_energy(X)
+    fresh = energy * (scale.square() / X.shape[-1]).unsqueeze(-1)
+    counts = (count > 0).unsqueeze(-1)
+    moment = torch.where(counts, decay * moment + (1 - decay) * fresh, moment)
+    a = (moment / correction(decay, count.clamp(min=1)).unsqueeze(-1)).sqrt()
+    mean = a.mean(-1, keepdim=True)
+    # over the mean, so that weights are moderate; a direction of zeros stays as it is
+    weights = torch.where(counts & (mean > 0), mean / (a + _ROW_EPS * mean), 1.0)
+    X.mul_(as_weights(weights.unsqueeze(-1), X))
+    before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
+    return moment, scale * torch.where(after > 0, before / after, 1.0)
 
 
 def ratio(wanted: Tensor, direction: Tensor) -> Tensor:

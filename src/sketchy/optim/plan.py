@@ -15,6 +15,7 @@ from sketchy.optim.parts.contracts import Graft, Part, Preconditioner, Weight
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
+from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches
 from sketchy.optim.slots import COUNTER, Shape, Slots, State
 
@@ -40,12 +41,14 @@ class Plan:
     work: torch.dtype  # of the arithmetic
     statistics: Sketches
     preconditioner: Preconditioner
+    row_norms: RowNorms | None  # None: rows are left as they are
     graft: Graft
     momentum: Momentum
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return (self.momentum, self.statistics, self.preconditioner, self.graft)
+        rows = () if self.row_norms is None else (self.row_norms,)
+        return (self.momentum, self.statistics, self.preconditioner, *rows, self.graft)
 
     @cached_property
     def slots(self) -> Slots:
@@ -116,6 +119,7 @@ def _plan(
         work,
         statistics=statistics,
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
+        row_norms=None if is_adam or options.get("row_norm") is None else RowNorms.of(weight),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
         momentum=Momentum.of(weight),
     )

@@ -45,6 +45,8 @@ def _direction_(
         if within(steps, -math.inf, first - 0.5):
             return early, torch.ones_like(ahead)
     direction, scale = plan.preconditioner.apply_(stack, x, ahead, learned)
+    if plan.row_norms is not None:
+        direction, scale = plan.row_norms.apply_(stack, direction, scale)
     scale = plan.graft.rescale(stack, direction, scale, length)
     if early is not None:
         started = like(stack.steps >= first, direction) > 0
