@@ -59,6 +59,23 @@ def test_sketches_updated_together_are_those_updated_alone(kinds, size, solver, 
         alike(actual, expected, tolerance)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e12])
+@pytest.mark.parametrize("kinds", [("white", "white", "white"), ("white", "rank-deficient", "repeated")])
+def test_sketches_of_both_solvers_are_updated_side_by_side(kinds, size):
+    """Whichever steps they ask at: an extreme stream asks later, one on the safe road earlier."""
+    empty = [sketch.empty(d, RANK, batch=(2,), dtype=F64) for d, _ in SIZES]
+    solvers = ("exact", "subspace", "subspace")
+    together, alone = list(empty), list(empty)
+    for As in stacks(kinds, F64):
+        As = [As[0] * size, *As[1:]]
+        some = list(zip(together, As, solvers, strict=True))
+        together = run(gather(updated(s, A, beta2=0.9, solver=solver) for s, A, solver in some))
+        some = list(zip(alone, As, solvers, strict=True))
+        alone = [sketch.update(s, A, beta2=0.9, solver=solver) for s, A, solver in some]
+    for actual, expected in zip(together, alone, strict=True):
+        alike(actual, expected, 1e-9)
+
+
 def test_inverse_roots_taken_together_are_those_taken_alone(rng):
     sketches = []
     for d, k in (*SIZES, (RANK, 11)):  # the last is whole

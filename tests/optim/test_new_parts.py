@@ -182,3 +182,23 @@ def test_a_checkpoint_says_whose_it_is_and_subclasses_share_it() -> None:
     assert_same(snapshot(mine), snapshot(optimizer))
     regrouped = SketchyShampoo(optimizer.param_groups)  # a group is that of the optimizer it is in
     assert regrouped.state_dict()["param_groups"][0]["optimizer"] == "SketchyShampoo"
+
+
+def test_a_checkpoint_is_named_after_the_class_that_has_the_design() -> None:
+    class Base(Engine):
+        """Of several optimizers."""
+
+    class First(Base):
+        design: ClassVar[Design] = Design(InverseRoots)
+
+    class Second(Base):
+        design: ClassVar[Design] = Design(Signs)
+
+    class Renamed(Engine):
+        design: ClassVar[Design] = Design(InverseRoots)
+        saved_as: ClassVar[str] = "First"
+
+    optimizer, params = stepped(Case("First", First))
+    with pytest.raises(ValueError, match="was saved by First"):
+        Second(params).load_state_dict(optimizer.state_dict())
+    Renamed(params).load_state_dict(optimizer.state_dict())

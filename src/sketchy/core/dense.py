@@ -40,8 +40,7 @@ def updated(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = No
     theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
     theta = theta.neg_().clamp_(min=0)
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
-    # at or below this share of the largest, an eigenvalue is what rounding, of the basis and here, leaves of
-    # zero
+    # at or below this share of the largest, an eigenvalue is what rounding leaves of zero
     empty = max((NOISE * eps) ** 2, NOISE * A.shape[-2] ** 0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:

@@ -85,8 +85,7 @@ def _graded(pivots: Numbers, dtype: torch.dtype) -> bool:
 
 
 def orthonormal(M: Tensor) -> Tensor:
-    """Orthonormal columns: the first k span the first k columns of M (..., d, l), d >= l, in the same
-    direction.
+    """Orthonormal columns: the first k span the first k columns of M (..., d, l), d >= l, with their signs.
 
     In float64 by products, a column that depends on those before it up to rounding may come out shorter.
     """

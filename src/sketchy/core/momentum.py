@@ -18,8 +18,7 @@ def advance_(
     nesterov: bool,
     good: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place. Return (x, scale): momentum expects the gradient scale *
-    x.
+    """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place. Return (x, scale); the momentum is scale * x.
 
     scale * x (K, ...) is the bias-corrected average, or the sum; with Nesterov, one step ahead. x is a new
     tensor. The K momenta are separate tensors, changed in place. Where ``good`` (K,) is false, G must be

@@ -4,14 +4,11 @@
 eps times the largest. Three kinds of eigenvalues are replaced, because their inverse roots would be noise:
 
 - A zero eigenvalue, in the basis or (while ρ = 0) outside it, belongs to a direction that was never seen. It
-  becomes
-  the average tr C / d: the pseudo-inverse would freeze the direction, and eps alone would blow it up.
+  becomes the average tr C / d: the pseudo-inverse would freeze the direction, and eps alone would blow it up.
 - A ``stale`` sketch is older than the gradient, and ρ says nothing of new directions. No eigenvalue counts
-  for less
-  than a share of the average.
+  for less than a share of the average.
 - If the entries of what is preconditioned are rounded by a share ``rounding``, this share of the average is
-  added.
-  Directions that are weak along both axes would be that rounding noise.
+  added. Directions that are weak along both axes would be that rounding noise.
 """
 
 from collections.abc import Sequence

@@ -38,7 +38,8 @@ class Request:
         """What requests of one batch have in common."""
         if self.function is read:  # it copies nothing to a batch, and needs none
             return id(self)
-        return self.function, self.options, *((x.shape[1:], x.dtype, x.device) for x in self.tensors)
+        tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
+        return self.function, self.options, len(self.numbers), *tensors
 
 
 Task = Generator[Sequence[Request], Sequence[Any], T]

@@ -38,11 +38,11 @@ class Engine(Optimizer):
     design: ClassVar[Design]
     without: ClassVar[frozenset[str]] = frozenset()  # options that mean nothing to a subclass
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
-    saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of ours shares its checkpoints
+    saved_as: ClassVar[str]  # the name in checkpoints: of the class that has the design
 
     def __init_subclass__(cls) -> None:
         """Name the checkpoints, and show every option with its default in ``help`` and in editors."""
-        if Engine in cls.__bases__:
+        if "design" in vars(cls) and "saved_as" not in vars(cls):
             cls.saved_as = cls.__name__
         kinds = inspect.Parameter
         shown = [kinds("params", kinds.POSITIONAL_OR_KEYWORD)]

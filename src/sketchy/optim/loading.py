@@ -14,8 +14,7 @@ from sketchy.optim.slots import Meaning, Slot
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
 NAME = "optimizer"  # where a parameter group says which optimizer saved it
 _ALWAYS = ("lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
-# Options that only some of our optimizers have. They tell who saved a checkpoint from before it carried a
-# name.
+# Options that only some of our optimizers have: they tell who saved a checkpoint that carries no name.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
 _ASKEW = 0.05  # how far a basis may be from orthonormal; those stored in bfloat16 are off by a tenth of it
 

@@ -74,9 +74,13 @@ class Plan:
         return state
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of each covariance, if the state tells it."""
+        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of each covariance, if the state tells it.
+
+        The state may be of options that have changed since; it is then refused at the next step, not here.
+        """
         for part in reversed(self.parts):
-            energy = part.gradient_energy(state, options)
+            known = part.slots.keys() <= state.keys()
+            energy = part.gradient_energy(state, options) if known else None
             if energy is not None:
                 return energy
         return None

@@ -60,8 +60,7 @@ def _is_due(state: State, every: int, offset: int) -> bool:
 
 
 def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
-    """Which stacks step side by side, with their small matrices in one batch: many small ones, or a large
-    one.
+    """Which stacks step side by side, their small matrices in one batch: many small ones, or a large one.
 
     On the CPU, as many as stay in cache from reading the gradients to the products with them. Elsewhere, as
     many as hold no more memory than the stack that holds most.

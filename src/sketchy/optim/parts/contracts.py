@@ -60,8 +60,7 @@ class Preconditioner(Part, Protocol):
         """Learn from a gradient, given the sketches before and after it. Returns what `apply_` needs."""
 
     def apply_(self, stack: "Stack", x: Tensor, scale: Tensor, learned: Any) -> tuple[Tensor, Tensor]:
-        """Precondition scale * x, (S,) and (S, *block). Returns (direction, new scale): the result is their
-        product.
+        """Precondition scale * x, (S,) and (S, *block). Return (direction, scale), to be multiplied.
 
         The direction is in x's memory where that can be.
         """

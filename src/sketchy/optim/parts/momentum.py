@@ -16,9 +16,7 @@ from sketchy.optim.stack import Gradient, Stack
 @dataclass(frozen=True)
 class Momentum:
     slots: Slots = field(default_factory=dict)  # empty with beta1 = 0
-    rounding: float = (
-        0.0  # the share of an entry that is lost where it is stored in fewer digits than are used
-    )
+    rounding: float = 0.0  # the share of an entry that is lost if fewer digits are stored than are used
 
     @classmethod
     def of(cls, weight: Weight) -> "Momentum":
