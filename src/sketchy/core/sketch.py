@@ -126,7 +126,7 @@ def updated(
 
 
 def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """λ / scale² and ‖A‖ / scale. Past masses are replaced by zeros (they may be of any size) and added later."""
+    """λ / scale², ‖A‖ / scale, and zeros for past masses, which may be of any size and are added later."""
     return eigenvalues / scale.square().unsqueeze(-1), norm / scale, torch.zeros_like(scale)
 
 
