@@ -53,7 +53,7 @@ DAMAGES: dict[str, tuple[Callable[[State], Any], str]] = {
     "a parameter less": (lambda s: s["param_groups"][0]["params"].pop(), "parameters"),
     "a missing counter": (_drop("step"), "lacks step"),
     "an unknown tensor": (_put("exp_avg", torch.zeros(6, 5)), "has exp_avg"),
-    "a number for a tensor": (_put("skipped", 0.0), "skipped of a float"),
+    "a number for a tensor": (_put("skipped", 0.0), "skipped of type float"),
     "a wrong shape": (_put("step", torch.zeros(3)), r"step of shape \(3,\)"),
     "a wrong dtype": (_put("step", torch.zeros((), dtype=torch.int64)), "step in torch.int64"),
     "a NaN": (_spoil, "NaN"),
@@ -117,7 +117,7 @@ def test_a_foreign_state_dict_is_refused_and_changes_nothing(case: Case) -> None
         wider, _ = stepped(case, rank=4)
         saved = wider.state_dict()
         saved["param_groups"][0]["rank"] = 3
-        _assert_refused(optimizer, saved, "another optimizer, by other options")
+        _assert_refused(optimizer, saved, "another optimizer or with other options")
 
 
 def test_the_same_optimizer_at_another_rank_is_loaded_with_its_rank() -> None:
@@ -152,7 +152,7 @@ def test_keys_that_have_become_words_and_parameters_listed_twice_are_refused(cas
 
 @every_class
 def test_states_that_no_step_leaves_behind_are_refused(case: Case) -> None:
-    """Roots of negative numbers and bases that are none would spoil weights some steps later."""
+    """Negative moments and non-orthonormal bases would spoil the weights some steps later."""
     optimizer, _ = stepped(case)
     saved = optimizer.state_dict()
     unsigned = {"eigenvalues": "below zero", "escaped_mass": "below zero", "moment": "below zero"}

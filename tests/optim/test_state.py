@@ -235,7 +235,7 @@ def test_options_that_shape_the_state_may_not_change_under_it(case: Case, change
     before = snapshot(optimizer)
     optimizer.param_groups[0].update(change)
     with pytest.raises(
-        ValueError, match="parameter 0 of group 0 has a state of another shape or of other options"
+        ValueError, match="parameter 0 of group 0 has a state for another shape or other options"
     ):
         optimizer.step()
     assert_same(snapshot(optimizer), before)

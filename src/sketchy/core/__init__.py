@@ -1,4 +1,4 @@
-"""The math: pure functions on tensors, batched over leading dimensions; torch and stdlib only."""
+"""The math: pure functions on tensors, batched over leading dimensions. They need torch and stdlib only."""
 
 from sketchy.core import bounds as bounds
 from sketchy.core import linalg as linalg

@@ -1,4 +1,4 @@
-"""Checks of arguments: an error gives the name, the value and what is allowed."""
+"""Checks of arguments. Error messages give the name, the value and what is allowed."""
 
 import numbers
 import operator

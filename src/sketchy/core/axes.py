@@ -1,9 +1,9 @@
-"""A weight as a stack of blocks, and back: which axes are merged, where they are cut. Shapes only.
+"""Cut weights into blocks and join them again: which axes are merged, and where they are cut.
 
-weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), zero-padded at the far ends.
-A zero row adds nothing to a covariance and gets a zero step, so padding changes no number, with two
-exceptions that count it: the average that stands for directions never seen, and SketchySOAP's average outside
-its bases.
+weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), padded with zeros at the end of each
+axis. A zero row adds nothing to a covariance and gets a zero step, so padding changes no result. There are
+two exceptions, averages that also count padded entries: the one that replaces the eigenvalue of directions
+never seen, and SketchySOAP's second moment outside its bases.
 """
 
 import math
@@ -19,17 +19,17 @@ class Layout:
     """How a weight of one shape is cut into blocks."""
 
     shape: tuple[int, ...]  # of the weight
-    merged: tuple[int, ...]  # d_1, ..., d_N: after merging neighbouring axes
-    block: tuple[int, ...]  # b_1, ..., b_N: of one block
-    cuts: tuple[int, ...]  # how many blocks lie along each axis
+    merged: tuple[int, ...]  # d_1, ..., d_N: its shape after merging neighbouring axes
+    block: tuple[int, ...]  # b_1, ..., b_N: the shape of one block
+    cuts: tuple[int, ...]  # the number of blocks along each axis
 
     @property
     def count(self) -> int:
-        """Blocks in one weight."""
+        """The number of blocks in one weight."""
         return math.prod(self.cuts)
 
     def split(self, x: Tensor) -> Tensor:
-        """(K, *shape) → (K * count, *block); may be a view: not to be written to."""
+        """(K, *shape) → (K * count, *block). The result may be a view of x: do not write to it."""
         x = x.reshape(-1, *self.merged)
         if self.count == 1:
             return x
@@ -42,7 +42,7 @@ class Layout:
         return x.reshape(-1, *self.block)
 
     def each(self, values: Tensor) -> Tensor:
-        """(K,) → (K * count,): what is a weight's, for each of its blocks."""
+        """(K,) → (K * count,): repeat the value of each weight for each of its blocks."""
         return values if self.count == 1 else values.repeat_interleave(self.count)
 
     def join(self, blocks: Tensor) -> Tensor:
@@ -63,16 +63,16 @@ def layout(
     """The layout of a weight; ``flat`` makes it one vector, as S-AdaGrad sees it (Alg. 2)."""
     merged = (math.prod(shape),) if flat else merge(shape, merge_dims)
     cuts = tuple(1 if block_size is None else max(1, -(-d // block_size)) for d in merged)
-    # the smallest blocks that need no more cuts: less padding
+    # the smallest blocks for this number of cuts: they need the least padding
     block = tuple(-(-d // c) for d, c in zip(merged, cuts, strict=True))
     return Layout(shape, merged, block, cuts)
 
 
 def merge(shape: tuple[int, ...], merge_dims: int | None) -> tuple[int, ...]:
-    """Merge neighbouring axes, never below two; axes of length one vanish.
+    """Merge neighbouring axes, but keep at least two. Axes of length one are dropped.
 
-    ``merge_dims`` None gives the matrix (first axis, all others); a number merges while the product
-    stays at or below it, from the first axis on.
+    With ``merge_dims=None`` the result is the matrix (first axis, all others). With a number, neighbouring
+    axes are merged from the first one on, as long as their product is at most this number.
     """
     axes = [size for size in shape if size != 1]
     if len(axes) < 2:
@@ -89,12 +89,12 @@ def merge(shape: tuple[int, ...], merge_dims: int | None) -> tuple[int, ...]:
 
 
 def as_matrix(x: Tensor) -> Tensor:
-    """(S, b_1, ..., b_N) as (S, b_1, rest)."""
+    """Reshape (S, b_1, ..., b_N) to (S, b_1, rest)."""
     return x.reshape(x.shape[0], x.shape[1], -1)
 
 
 def unfold(x: Tensor, axis: int) -> Tensor:
-    """(S, b_1, ..., b_N) as the (S, b_axis, rest) matrices whose columns are the fibres along one axis."""
+    """Reshape (S, b_1, ..., b_N) to matrices (S, b_axis, rest), whose columns are fibres along ``axis``."""
     if x.dim() == 3:
         return (x, x.mT)[axis]
     return x.movedim(1 + axis, 1).reshape(x.shape[0], x.shape[1 + axis], -1)

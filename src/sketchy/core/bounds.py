@@ -34,9 +34,9 @@ def escaped_mass_bound(eigenvalues: Tensor, rank: int) -> Tensor:
 
 
 def weighted_escaped_mass_bound(vectors: Tensor, rank: int, beta2: float) -> Tensor:
-    """Obs. 6: Lemma 1's bound for the moving sum Σ_t β₂^(T-t) g_t g_tᵀ of a stream.
+    """Obs. 6: Lemma 1's bound for the exponentially weighted covariance Σ_t β₂^(T-t) g_t g_tᵀ of a stream.
 
-    ``vectors``: (..., d, T), one column for each step, the newest last. It never forms a d x d matrix.
+    ``vectors``: (..., d, T), one column for each step, the newest last. No d x d matrix is formed.
 
     >>> weighted_escaped_mass_bound(torch.eye(3), rank=2, beta2=0.5)
     tensor(0.7500)

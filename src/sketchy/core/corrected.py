@@ -1,4 +1,4 @@
-"""Adam's second moment in a sketched basis (ours, beyond the paper): core, edges and rest.
+"""Adam's second moment in a sketched basis (ours, not in the paper): core, edges and rest.
 
 With bases U (m x l) and V (n x r), a matrix X splits into four orthogonal parts: the core Uᵀ X V, the left
 edge Uᵀ X (I - V Vᵀ), the right edge (I - U Uᵀ) X V, and the rest. The core has a second moment for each
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from sketchy.core.extremes import as_weights, energies, row_energy
 
-# What rounding leaves of a zero entry of Uᵀ X V, relative to the largest and in units of eps: up to 67 for X
-# of low rank with sides up to 4096. At or below it an entry is noise. Divided by its own root it would become
-# a whole step: with 4 here, three quarters of a first step's energy was noise.
+# Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
+# low rank with sides up to 4096. At or below this threshold an entry counts as noise. Divided by its own root
+# it would become as large as a true entry: with 4 here, three quarters of a first step's energy was noise.
 _NOISE = 64.0
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A stack X (S, m, n) seen from two bases."""
+    """The coordinates of a stack X (S, m, n) in two bases."""
 
     left: Tensor  # Uᵀ X, (S, l, n)
     right: Tensor  # X V, (S, m, r)
@@ -38,7 +38,7 @@ def project(X: Tensor, U: Tensor, V: Tensor) -> Parts:
 def squares(parts: Parts, total: Tensor) -> Tensor:
     """The mean square of each part's entries, (S, l + 1, r + 1), float64.
 
-    ``total``: ‖X‖², (S,). The masses of edges and rest follow by subtraction: the parts are orthogonal.
+    ``total``: ‖X‖², (S,). The parts are orthogonal, so the masses of edges and rest follow by subtraction.
     """
     (l, n), (m, r) = parts.left.shape[-2:], parts.right.shape[-2:]
     core = parts.core.double().square()
@@ -51,9 +51,9 @@ def squares(parts: Parts, total: Tensor) -> Tensor:
 
 
 def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The sum of the second moments (S, l + 1, r + 1) of all entries of an m x n matrix, (S,).
+    """The sum (S,) over all entries of an m x n matrix of their second moments (S, l + 1, r + 1).
 
-    `squares` of X has ‖X‖², and `transport` leaves it as it is.
+    For the `squares` of X it is ‖X‖². `transport` does not change it.
     """
     left, right = (
         torch.cat([moments.new_ones(k - 1), moments.new_full((1,), size - k + 1)])
@@ -63,10 +63,10 @@ def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
-    """Second moments known in the ``old`` bases (U, V), carried over to the ``new`` ones.
+    """Convert second moments from the ``old`` bases (U, V) to the ``new`` ones.
 
     If entries are uncorrelated, the variance along a new direction is the average of the old variances,
-    weighted by its squared cosines. What lies outside the old basis has the variance of the outside.
+    weighted by squared cosines. The part outside the old basis has the variance of the outside.
     """
     left, right = (_squared_cosines(b, a) for a, b in zip(old, new, strict=True))
     return left @ moments @ right.mT
@@ -77,10 +77,9 @@ def apply_(
 ) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
-    Roots are raised by eps times the largest. If the entries of X are rounded by a share ``rounding``, roots
-    are also raised by the size of this noise, which a division by small roots would blow up. Where nothing
-    but rounding was ever seen the result is zero. The result is written into X where something is outside a
-    basis.
+    Roots are damped: eps times the largest root is added. If the entries of X have a relative rounding error
+    ``rounding``, the size of this noise is added too, because small roots would amplify it. Where a moment is
+    only rounding noise, the result is zero. X is overwritten, unless both bases are square.
     """
     l, r = parts.core.shape[-2:]
     root = moments.sqrt()
@@ -91,14 +90,14 @@ def apply_(
         m, n = U.shape[-2], V.shape[-2]
         raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
     weight = as_weights(torch.where(live, 1 / torch.where(live, raised, 1.0), 0.0), X)
-    # outside a whole basis lies rounding only, which small roots would blow up
+    # outside a square basis there is only rounding noise, which small roots would amplify
     weight[..., -1, :] *= U.shape[-2] > l
     weight[..., :, -1] *= V.shape[-2] > r
     core, left, right, rest = _unbordered(weight)
     if U.shape[-2] == l and V.shape[-2] == r:
         return U @ (core * parts.core) @ V.mT
     right_edge = parts.right - U @ parts.core
-    # core and left edge, less what w_rest X below already has of them
+    # core and left edge, minus what rest * X below already contains of them
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
     return X.mul_(rest).baddbmm_(
         torch.cat([U, (right - rest) * right_edge], -1), torch.cat([inner, V.mT], -2)
@@ -116,7 +115,8 @@ def _unbordered(M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _squared_cosines(new: Tensor, old: Tensor) -> Tensor:
-    """How each new direction is made of old ones, and of the outside: (S, l + 1, l + 1), rows sum to 1."""
+    """Squared cosines between new and old directions, (S, l + 1, l + 1). The last row and column are those of
+    the outside. Each row sums to 1."""
     d, l = old.shape[-2:]
     P = (new.mT @ old).double().square()
     from_outside = (1 - P.sum(-1)).clamp(min=0)

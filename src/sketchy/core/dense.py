@@ -1,7 +1,7 @@
-"""The whole covariance kept by its eigenvectors: a sketch of rank d from which nothing is cut.
+"""The full covariance, stored by eigenvectors and eigenvalues: a sketch of rank d that loses nothing.
 
-Shampoo's factor, in the record that sketches use: C = U diag(λ) Uᵀ, ρ = 0. For an axis no longer than the
-rank it is smaller and cheaper than a sketch, and exact.
+It is Shampoo's factor in the record that sketches use: C = U diag(λ) Uᵀ, ρ = 0. For an axis that is not
+longer than the rank, it is smaller and cheaper than a sketch, and it is exact.
 """
 
 import torch
@@ -11,17 +11,18 @@ from sketchy.core.extremes import divide, extreme_scale, frobenius
 from sketchy.core.sketch import NOISE, Sketch
 from sketchy.core.tasks import Task, run
 
-# What rounding the basis adds to the error of one update, relative to ‖C‖ and in units of its eps; with room.
+# What rounding the basis adds to the error of one update, relative to ‖C‖ and in units of the basis' eps. The
+# value has a safety margin.
 _ROUNDING = 16.0
-# Columns that are held in float64 at a time.
+# The number of columns that are converted to float64 at a time.
 _COLUMNS = 512
 
 
 def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None = None) -> Sketch:
-    """β₂ C + A Aᵀ for A (..., d, k), C being d x d. O(d² (d + k)) and an eigendecomposition, in float64.
+    """β₂ C + A Aᵀ for A (..., d, k) and a d x d covariance C, in float64. O(d² (d + k)).
 
-    In float32, squares would leave rounding errors of some eps where a stream has no mass. An inverse root
-    would take them for a small eigenvalue. ``norm``: ‖A‖ (...), float64, where it is known.
+    In float32, rounding errors would look like small eigenvalues where the true ones are zero, and an inverse
+    root would amplify them. ``norm``: ‖A‖ (...), float64, if it is known.
     """
     return run(updated(sketch, A, beta2=beta2, norm=norm))
 
@@ -40,7 +41,7 @@ def updated(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = No
     theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
     theta = theta.neg_().clamp_(min=0)
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
-    # at or below this share of the largest, an eigenvalue is what rounding leaves of zero
+    # at or below this share of the largest, an eigenvalue is a rounding error (of the basis, or from here)
     empty = max((NOISE * eps) ** 2, NOISE * A.shape[-2] ** 0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:

@@ -1,7 +1,7 @@
-"""Numbers whose squares leave the range of their dtype: safe sums of squares, and scaling by powers of two.
+"""Numbers whose squares overflow or underflow: safe sums of squares, and scaling by powers of two.
 
-A float32 gradient of 1e20 has a second moment of 1e40. Squared quantities are therefore float64, and matrices
-with extreme entries are divided by a power of two first, which is exact.
+A float32 gradient of 1e20 has a second moment of 1e40. Squared quantities are therefore float64. Matrices
+with extreme entries are first divided by a power of two, which is exact.
 """
 
 import math
@@ -27,20 +27,21 @@ def energies(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_energy(A: Tensor) -> Tensor:
-    """The first of `energies`."""
+    """The sums of squares of the rows only; see `energies`."""
     (rows,) = _safe(A, lambda A: (_row_energy(A),))
     return rows
 
 
 def frobenius(A: Tensor) -> Tensor:
-    """The Frobenius norm of each (..., d, k) matrix, as safe as its `row_energy`."""
+    """The Frobenius norm of each (..., d, k) matrix, as safe from overflow as `row_energy`."""
     return row_energy(A).sum(-1).sqrt()
 
 
 def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) -> Task[Tensor | None]:
-    """A power of two for each matrix (...) that makes max(norm, √(β₂ past)) moderate; None: none is needed.
+    """A power of two for each matrix (...). Division by it makes max(norm, √(β₂ past)) moderate.
 
-    It is 1 where both are moderate or zero, and in the range of ``dtype``.
+    None means that no matrix needs one. The power is 1 where both numbers are moderate or zero. It is always
+    in the range of ``dtype``.
     """
     numbers = yield from reading(norm, past)
     if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
@@ -56,12 +57,12 @@ def _power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Ten
 
 
 def divide(A: Tensor, scale: Tensor) -> Tensor:
-    """A / scale for (..., d, k) by (...)."""
+    """A / scale for A (..., d, k) and scale (...)."""
     return A / scale.to(A.dtype).unsqueeze(-1).unsqueeze(-1)
 
 
 def as_weights(values: Tensor, x: Tensor) -> Tensor:
-    """Values in the dtype of x. Values beyond its range become its largest number: zero times inf is NaN."""
+    """Values in the dtype of x. Values beyond its range become its largest number, since 0 * inf is NaN."""
     most = torch.finfo(x.dtype).max
     return values.double().clamp(-most, most).to(x)
 
@@ -77,7 +78,7 @@ def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[T
         if within(read(found[0].sum(-1)), lowest, 1 / lowest):
             return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
-    power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # rounding may reach one more
+    power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # log2 may round up to one more
     unit = torch.where(largest > 0, torch.exp2(power), 1.0)
     return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
 

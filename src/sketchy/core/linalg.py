@@ -1,8 +1,8 @@
-"""Small linear algebra under the sketch: Gram factors, thin SVD, orthonormal bases.
+"""Linear algebra for sketches: Gram factors, thin SVD, orthonormal bases.
 
-Everything is batched over leading dimensions. A cheap way (Cholesky-QR) is taken only where numbers that can
-be read for free show that it is safe. On an accelerator nothing is read, and float32 takes a third way:
-products in float64, which are safe for all float32 inputs.
+Everything is batched over leading dimensions. The cheap method (Cholesky-QR) is used only if its pivots show
+that it is accurate. The pivots are read on the CPU only, where reading is free. On an accelerator, float32
+uses a third method: products in float64, which are accurate for all float32 inputs.
 """
 
 import torch
@@ -11,32 +11,32 @@ from torch import Tensor
 from sketchy.core.tasks import Numbers, Task, read, readable, together
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
-# Cholesky-QR loses about eps * cond² of orthonormality. A pivot relative to its column's length is
-# the sine of the angle between the column and the span of those before it. Above this value the loss
-# was at most 50 eps in trials; warm-started iterations stay at 0.7 and above.
+# Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
+# sine of the angle between this column and the span of the columns before it. Above this value the loss was
+# at most 50 eps in trials. In warm-started iterations the sine stays above 0.7.
 _SAFE_SINE = 0.3
 
-# Columns whose lengths are further apart have squares that span float32's range.
+# If the ratio of the shortest to the longest column is smaller, squares of both don't fit float32's range.
 _UNEQUAL = 1e-8
 
-# Squared singular values further apart than this many eps are not resolved by an eigensolver of
-# the same precision.
+# In units of eps. If the ratio of two squared singular values is below it, an eigensolver of the same
+# precision loses the smaller one.
 _GRADED = 10.0
 
-_SHIFT = 1e-14
+_SHIFT = 1e-14  # added to the diagonal of a float64 Gram matrix, relative to its trace
 
 
 def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
-    """A (rows, columns) Gaussian matrix. It depends on the seed alone, not on defaults or the device."""
+    """A (rows, columns) Gaussian matrix. It depends on the seed only, not on torch's defaults or device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
 
 def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
-    """A (rows, columns) matrix of unordered numbers in [-1, 1), the same on all devices.
+    """A (rows, columns) matrix of pseudo-random numbers in [-1, 1), the same on all devices.
 
-    It is computed on the device, where `gaussian` would copy from the host each time: squares modulo a prime,
-    which fit in 63 bits.
+    It is computed on the device, while `gaussian` copies from the host each time. The numbers are squares
+    modulo a prime, and fit in 63 bits.
     """
     prime = 2**31 - 1
     x = i = torch.arange(1, rows * columns + 1, device=like.device)
@@ -46,12 +46,12 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
 
 
 def gram_factor(K: Tensor, plus: Tensor | None = None) -> Task[tuple[Tensor, bool] | None]:
-    """L of Kᵀ K + diag(plus) = L Lᵀ for K (..., d, l), and whether its pivots are graded; None: not trusted.
+    """The Cholesky factor L of Kᵀ K + diag(plus) for K (..., d, l), and whether its pivots are graded.
 
-    ``plus``: (..., l). L is not trusted where the columns of K are close to dependent, so that those of K L⁻ᵀ
-    may not be orthonormal to working precision, and where they are so unequal that their squares span
-    float32's range. The pivots are graded where they are so far apart that an eigensolver of this precision
-    loses the small ones.
+    ``plus``: (..., l). Return None if L cannot be trusted. That is so if the columns of K are nearly
+    dependent: then those of K L⁻ᵀ may not be orthonormal to working precision. It is also so if the lengths
+    of the columns differ so much that their squares don't fit float32's range. Pivots are graded if they
+    differ so much that an eigensolver of this precision loses the small ones.
     """
     if not readable(K):
         return None
@@ -61,7 +61,7 @@ def gram_factor(K: Tensor, plus: Tensor | None = None) -> Task[tuple[Tensor, boo
 
 
 def _cholesky_(W: Tensor, plus: Tensor | None = None, *, rank: int) -> tuple[Tensor, Numbers]:
-    """L (..., l, l), and what `_trusted` and `_graded` need to know of it."""
+    """L (..., l, l), and the numbers that `_trusted` and `_graded` check."""
     squares = W.diagonal(dim1=-2, dim2=-1)[..., :rank]
     if plus is not None:
         squares.add_(plus)
@@ -85,9 +85,10 @@ def _graded(pivots: Numbers, dtype: torch.dtype) -> bool:
 
 
 def orthonormal(M: Tensor) -> Tensor:
-    """Orthonormal columns: the first k span the first k columns of M (..., d, l), d >= l, with their signs.
+    """Orthonormalise the columns of M (..., d, l), d >= l, from the first one on, as Gram-Schmidt does.
 
-    In float64 by products, a column that depends on those before it up to rounding may come out shorter.
+    Signs are those of M's columns. On an accelerator, the result for a column that depends on the columns
+    before it (up to rounding) may be shorter than 1.
     """
     if not _in_double(M):
         Q, R = torch.linalg.qr(M)
@@ -95,7 +96,7 @@ def orthonormal(M: Tensor) -> Tensor:
     D = M.double()
     W = D.mT @ D
     squares = W.diagonal(dim1=-2, dim2=-1)
-    # more than rounding can take from W, and less than float32's rounding squared
+    # larger than rounding errors of W, and smaller than float32's eps squared
     squares.add_((_SHIFT * squares.sum(-1, keepdim=True)).clamp(min=torch.finfo(D.dtype).tiny))
     L, _ = torch.linalg.cholesky_ex(W)
     return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(M)
@@ -104,8 +105,9 @@ def orthonormal(M: Tensor) -> Tensor:
 def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """The leading ``rank`` left singular vectors and values of M (..., d, n), descending.
 
-    QR in the dtype of M, then the SVD of the square factor in float64: no slower, and some six
-    times closer than a float32 SVD, whose vectors are orthonormal to ten eps only.
+    It takes QR in the dtype of M, then the SVD of the square factor in float64. For float32 this is not
+    slower than a float32 SVD, and about six times more accurate: the vectors of that are orthonormal to only
+    ten eps.
     """
     if M.shape[-2] > M.shape[-1]:
         Q, R = torch.linalg.qr(M)
@@ -119,11 +121,11 @@ def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 def left_singular_by_products(T: Tensor) -> Task[tuple[Tensor, Tensor]]:
     """Left singular vectors and values of T (..., d, l), d >= l, mostly by matrix products.
 
-    Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L; the SVD where columns are nearly
-    dependent. As accurate as the SVD: to eps relative to the largest singular value. Where squaring would
-    lose the small ones, the eigenproblem is solved in float64. Where nothing may be read all is float64,
-    without a factor. Vectors are orthonormal as far as their values stand above rounding; `fill` replaces the
-    rest.
+    It takes Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L. If columns are nearly
+    dependent, it takes the SVD instead. The result is as accurate as the SVD: to eps relative to the largest
+    singular value. If squares would lose the small singular values, the eigenproblem is solved in float64. On
+    an accelerator everything is in float64, from Tᵀ T. Vectors are orthonormal if their singular values are
+    above rounding errors; `fill` replaces the others.
     """
     if _in_double(T):
         D = T.double()
@@ -138,15 +140,15 @@ def left_singular_by_products(T: Tensor) -> Task[tuple[Tensor, Tensor]]:
 
 
 def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:
-    """V and σ with left singular vectors T V and values σ of every T with TᵀT = L Lᵀ."""
-    # negative, so that the largest comes first; UPLO="U" is 5 % faster than the other, copied across
+    """V and σ: any T with TᵀT = L Lᵀ has the left singular vectors T V and the singular values σ."""
+    # negative, so that the largest comes first; UPLO="U" of the transpose is 5 % faster than UPLO="L"
     theta, V = torch.linalg.eigh(lower_gram_of_triangle(L.to(precision)).neg_().mT, UPLO="U")
     V = torch.linalg.solve_triangular(L.mT, V.to(L.dtype), upper=True)
     return V, theta.neg_().clamp_(min=0).sqrt_().to(L.dtype)
 
 
 def _ritz_in_double(W: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The same from W = TᵀT in float64."""
+    """The same as `_ritz`, but from W = TᵀT in float64."""
     theta, V = torch.linalg.eigh(W.neg())
     sigma = theta.neg_().clamp_(min=0).sqrt_()
     eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
@@ -156,14 +158,14 @@ def _ritz_in_double(W: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def fill(U: Tensor, live: Tensor) -> Tensor:
     """Replace the columns of orthonormal U (..., d, l) that are not ``live`` (..., l) by random ones.
 
-    A direction that holds no mass is free. A random direction lets the next power step meet every new
-    direction. This makes the subspace solver's cold start exact. Live columns must come first; they stay as
-    they are up to rounding.
+    A direction without mass may be replaced by any other. A random direction has a component along every new
+    gradient, so the next power step finds it. This makes the subspace solver's cold start exact. Live columns
+    must come first; they do not change, up to rounding.
     """
     noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** 0.5
     return orthonormal(torch.where(live.unsqueeze(-2), U, noise))
 
 
 def _in_double(x: Tensor) -> bool:
-    """Whether to take small factors in float64: no value can be read, and columns may be dependent."""
+    """Whether to compute in float64. It is needed for float32 if no value can be read to check accuracy."""
     return x.dtype == torch.float32 and not readable(x)

@@ -1,12 +1,12 @@
 """Running second moments of a gradient, entry by entry or factored over rows and columns.
 
-With β₂ < 1 a moment is a moving average, v ← β₂ v + (1 - β₂) g², read with Adam's bias correction
-v / (1 - β₂ᵗ); with β₂ = 1 it is AdaGrad's sum. Entry by entry its root is kept: hypot neither overflows
-at 1e20 nor vanishes at 1e-30, where float32 squares do. By rows, or by rows and columns (*factored*), float64
-numbers are kept. Steps are x over the root of the moment; where only its length is asked for, no step is
-made.
+With β₂ < 1 a moment is a moving average, v ← β₂ v + (1 - β₂) g², with Adam's bias correction v / (1 - β₂ᵗ).
+With β₂ = 1 it is AdaGrad's sum. Moments of entries are stored as roots, because float32 squares overflow at
+1e20 and underflow at 1e-30, and hypot does not. Moments of rows, or of rows and columns (*factored*), are
+stored as float64 numbers. A step is x divided by the root of the moment. Functions that return a step's
+length do not form the step.
 
-Divisions are damped relative to the largest divisor, so that scaling every gradient changes no step.
+Divisors are damped relative to the largest one, so multiplying all gradients by a constant changes no step.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,9 @@ from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import as_weights, frobenius, row_energy
 from sketchy.core.tuned.panels import panels
 
-# Where one entry outshines its row and its column, moments by both are far too small for all others. Adam's
-# own entries are at most (1 - β₁) / √(1 - β₂), 3.2 by default.
+# The largest root mean square of a factored step. If one entry is much larger than the others of its row and
+# column, factored moments are far too small for the others, and the step would be far too long. An entry of
+# Adam's step is at most (1 - β₁) / √(1 - β₂), which is 3.2 by default.
 _LONGEST = 4.0
 
 
@@ -28,26 +29,26 @@ _ROW_EPS = 1e-3
 
 
 def weights(beta2: float) -> tuple[float, float]:
-    """What the past and what the new square count in a second moment."""
+    """The weights of the past and of the new square in a second moment."""
     return (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
 
 
 def correction(beta: float, step: Tensor) -> Tensor:
-    """1 - βᵗ, float64: how much of a moving average has been filled; 1 for a sum."""
+    """Adam's bias correction 1 - βᵗ, float64: the total weight in a moving average. It is 1 for a sum."""
     return 1 - beta ** step.double() if beta < 1 else torch.ones_like(step, dtype=torch.float64)
 
 
 def like(values: Tensor, x: Tensor) -> Tensor:
-    """Per-matrix values (S,) shaped to multiply x (S, ...), in its dtype."""
+    """Values (S,), one for each matrix, in the shape and dtype to multiply x (S, ...)."""
     return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
 
 
 def observe_root_(
     root: Tensor, g: Tensor, beta2: float, good: Tensor | None = None, over: Tensor | None = None
 ) -> Tensor:
-    """Fold g², or (g / ``over``)², into the square of ``root`` (K, ...), in place, without squaring.
+    """Add g², or (g / ``over``)², to the moment root² (K, ...), in place. No square is formed (hypot).
 
-    Where ``good`` (K,) is false, g must be zero, and the root stays as it is to the bit.
+    Where ``good`` (K,) is false, g must be zero, and no bit of the root changes.
     """
     old, new = (weight**0.5 for weight in weights(beta2))
     kept = like(torch.full((len(root),), old, dtype=torch.float64, device=root.device), root)
@@ -62,7 +63,10 @@ def observe_root_(
 def divide_by_root(
     x: Tensor, root: Tensor, filled: Tensor, eps: float, *, out: Tensor | None = None
 ) -> Tensor:
-    """x / (root / √filled + eps max): Adam's step; zero where nothing was ever seen. ``out`` may be x."""
+    """Adam's step: x / (root / √filled + eps max). It is zero if all gradients were zero. ``out`` may be x.
+
+    ``filled``: (S,), see `correction`.
+    """
     step = torch.empty_like(x) if out is None else out
     for _, piece, divisor, factor in _divisors(root, filled, eps):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
@@ -82,29 +86,29 @@ def length_over_root(
 def _divisors(
     root: Tensor, filled: Tensor, eps: float
 ) -> Iterator[tuple[slice, tuple[slice, ...], Tensor, Tensor]]:
-    """What `divide_by_root` divides by and then multiplies by, panel by panel."""
+    """The divisor and the factor of `divide_by_root`, panel by panel."""
     largest = root.reshape(len(root), -1).amax(-1)
     damping, factor = like(eps * largest, root), like(filled.sqrt(), root)
     for stack, piece in panels(root):
-        # a zero divisor has a zero numerator, or one that is as good as zero
+        # where the divisor is zero, the numerator is zero too, or negligible
         divisor = (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny)
         yield stack, piece, divisor, factor[stack]
 
 
 def _scaled(x: Tensor, by: Tensor | float, over: Tensor | None, stack: slice) -> Tensor:
-    """x by / over, in new memory."""
+    """x * by / over, in new memory."""
     return x * by if over is None else over_length(x, over[stack]).mul_(by)
 
 
 def over_length(x: Tensor, length: Tensor) -> Tensor:
-    """x / length for (S, ...) by (S,); zero stays zero. No inverse is taken: that of a tiny one overflows."""
+    """x / length for x (S, ...) and length (S,); zero stays zero. No inverse is formed: it could overflow."""
     return x / like(torch.where(length > 0, length, 1.0), x)
 
 
 def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Roots a (S, m, 1) and b (S, 1, n) with a_i b_j = v_ij^(-1/2), v_ij = rows_i columns_j / Σ rows.
 
-    The rank-one estimate of a matrix of second moments that has the right row and column sums.
+    v is the rank-one estimate of the matrix of second moments. It has the right row and column sums.
     """
     total = rows.sum(-1, keepdim=True)
     share = columns / torch.where(total > 0, total, 1.0)
@@ -113,7 +117,7 @@ def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[T
 
 
 def inverse_root(values: Tensor, eps: float) -> Tensor:
-    """1 / (√v + eps max √v), zero for zeros without a floor."""
+    """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
     damped = root + eps * root.amax(-1, keepdim=True)
     return damped.clamp(min=torch.finfo(damped.dtype).tiny).reciprocal() * (damped > 0)
@@ -122,7 +126,8 @@ def inverse_root(values: Tensor, eps: float) -> Tensor:
 def row_roots(rows: Tensor, filled: Tensor, eps: float, entries: int) -> Tensor:
     """a (S, m): the inverse roots of the rows' mean second moments.
 
-    ``rows``: (S, m), sums over each row. ``filled``: (S,), see `moments.correction`. ``entries``: of a block.
+    ``rows``: (S, m), sums over each row. ``filled``: (S,), see `correction`. ``entries``: the number of
+    entries of a block.
     """
     mean = rows * (rows.shape[-1] / entries)
     return inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
@@ -145,7 +150,7 @@ def factored_roots(rows: Tensor, columns: Tensor, filled: Tensor, eps: float) ->
 
 
 def factored_step(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """a x b, no longer than `clipped` allows."""
+    """The step a x b. Its length is limited by `clipped`."""
     y = as_matrix(x) * as_weights(a, x) * as_weights(b, x)
     return (y * like(ratio(clipped(frobenius(y), x), y), y)).reshape(x.shape)
 
@@ -160,7 +165,7 @@ def factored_length(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def clipped(length: Tensor, x: Tensor) -> Tensor:
-    """The length (S,) of a factored step for x, at most some times the root of its entries."""
+    """The length (S,) of a factored step for x, limited so that its root mean square is at most _LONGEST."""
     return length.clamp(max=_LONGEST * (x.numel() / len(x)) ** 0.5)
 
 
@@ -189,6 +194,6 @@ def normalize_rows_(
 
 
 def ratio(wanted: Tensor, direction: Tensor) -> Tensor:
-    """What to multiply a direction (S, *block) by to give it the ``wanted`` length (S,); zero stays zero."""
+    """The factor (S,) that gives a direction (S, *block) the length ``wanted`` (S,). It is zero for zero."""
     length = frobenius(as_matrix(direction))
     return torch.where(length > 0, wanted / length, 0.0)

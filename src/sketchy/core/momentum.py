@@ -1,4 +1,4 @@
-"""Momentum of the gradient: a moving average (Adam's) or a sum (heavy ball), and Nesterov's look ahead."""
+"""Momentum: a moving average of gradients (Adam) or a sum (heavy ball), with or without Nesterov's step."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ def advance_(
     nesterov: bool,
     good: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """M ← β₁ M + (1 - β₁) G, or β₁ M + G, in place. Return (x, scale); the momentum is scale * x.
+    """M ← β₁ M + (1 - β₁) G (``moving_average``), or M ← β₁ M + G, in place. Return (x, scale).
 
-    scale * x (K, ...) is the bias-corrected average, or the sum; with Nesterov, one step ahead. x is a new
-    tensor. The K momenta are separate tensors, changed in place. Where ``good`` (K,) is false, G must be
-    zero, and the momentum stays the same to the bit.
+    scale * x (K, ...) is the bias-corrected average, or the sum. With ``nesterov`` it is the value one step
+    ahead. x is a new tensor. The K momenta are separate tensors. Where ``good`` (K,) is false, G must be
+    zero, and no bit of the momentum changes.
     """
     M, x, ahead = list(M), torch.empty_like(G), beta1 if nesterov else 1.0
     if moving_average:

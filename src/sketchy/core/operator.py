@@ -16,7 +16,7 @@ from sketchy.core.sketch import Sketch
 class Compensated:
     """G̃ = U diag(λ) Uᵀ + ρ I of Alg. 2 and Alg. 3: the sketch plus the escaped mass.
 
-    An eigenvalue up to ``threshold`` times the largest counts as zero, and the inverse of zero is zero
+    An eigenvalue up to ``threshold`` times the largest counts as zero. The inverse of zero is zero
     (Moore-Penrose, Sec. 4.1). So rounding noise is never inverted.
     """
 
@@ -39,7 +39,7 @@ class Compensated:
         return self.dim - self.basis.shape[-1]
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
-        """λ + ρ (..., l) on the basis, and ρ (..., 1) outside; noise is set to zero; float64.
+        """The eigenvalues λ + ρ (..., l) on the basis, and ρ (..., 1) outside, float64. Noise is set to zero.
 
         The second is zero if there are no directions outside.
         """
@@ -53,7 +53,7 @@ class Compensated:
         """G̃^power x for x (..., d, k), in the dtype of x. Power 0 projects onto the range. O(d l k)."""
         inside, outside = (_power(mu, power).unsqueeze(-1) for mu in self.spectrum())
         U, root = self.basis.to(x), outside.sqrt().to(x)
-        # weights may exceed the range of x's dtype although the results don't
+        # multiplied in float64: the weights may exceed the range of x's dtype, the products do not
         y = ((inside - outside) * (U.mT @ x)).to(x)
         return U @ y + root * (root * x)
 

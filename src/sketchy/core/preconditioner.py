@@ -1,14 +1,16 @@
 """Inverse roots of compensated sketches: G̃^(-e) = scale (rest I + U diag(gain) Uᵀ).
 
-`operator.Compensated` has the paper's pseudo-inverse. Training damps instead: eigenvalues are raised by
-eps times the largest. Three kinds of eigenvalues are replaced, because their inverse roots would be noise:
+`operator.Compensated` has the paper's pseudo-inverse. In training the inverse is damped instead: eps times
+the largest eigenvalue is added to each. In three cases small eigenvalues are raised further, because their
+inverse roots would amplify noise:
 
 - A zero eigenvalue, in the basis or (while ρ = 0) outside it, belongs to a direction that was never seen. It
-  becomes the average tr C / d: the pseudo-inverse would freeze the direction, and eps alone would blow it up.
-- A ``stale`` sketch is older than the gradient, and ρ says nothing of new directions. No eigenvalue counts
-  for less than a share of the average.
-- If the entries of what is preconditioned are rounded by a share ``rounding``, this share of the average is
-  added. Directions that are weak along both axes would be that rounding noise.
+  is replaced by the average tr C / d. With the pseudo-inverse this direction would never move; with eps alone
+  its step would be far too long.
+- A ``stale`` sketch has not seen the current gradient, and its ρ does not describe new directions. Each
+  eigenvalue is raised to at least `STALE` times the average.
+- If the entries to be preconditioned have a relative rounding error ``rounding``, this share of the average
+  is added. Otherwise, in directions that are weak along both axes, the step would be rounding noise.
 """
 
 from collections.abc import Sequence
@@ -23,10 +25,10 @@ from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, run, together
 from sketchy.core.tuned.products import add_outer_, product
 
-# At or below this share of the largest eigenvalue, mass is rounding.
+# At or below this share of the largest, an eigenvalue is a rounding error.
 _NEVER_SEEN = 1e-14
-# The least that an old sketch says of any direction, over tr C / d: with exponent 1/4 a new direction's step
-# is at most 1.8 times an average one's.
+# The smallest eigenvalue of a stale sketch, relative to tr C / d. With exponent 1/4, the step along a new
+# direction is then at most 1.8 times as long as along an average one.
 STALE = 0.1
 
 
@@ -35,9 +37,9 @@ class InverseRoot:
     """G̃^(-e) = scale (rest I + U diag(gain) Uᵀ) of Alg. 3, line 6: symmetric, positive."""
 
     basis: Tensor  # U, (S, d, l)
-    gain: Tensor  # (S, l): w_i / scale - rest for the weight w_i of a column of U
-    scale: Tensor  # (S,): the weight outside the basis; the least w_i where the basis is whole
-    rest: int  # 1; 0 where the basis is whole, and nothing is outside
+    gain: Tensor  # (S, l): w_i / scale - rest, where w_i is the eigenvalue of G̃^(-e) for column i of U
+    scale: Tensor  # (S,): the eigenvalue of G̃^(-e) outside the basis; if nothing is outside, the smallest w_i
+    rest: int  # 1; 0 if nothing is outside the basis
 
     def apply_(self, x: Tensor) -> Tensor:
         """G̃^(-e) x / scale for x (S, d, k), in place where something is outside. O(d k l)."""
@@ -57,7 +59,7 @@ class InverseRoot:
 def inverse_root(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> InverseRoot:
-    """The damped G̃^(-exponent) of a sketch (S, d, l); zero for a sketch of nothing."""
+    """The damped G̃^(-exponent) of a sketch (S, d, l). It is zero for an empty sketch."""
     return run(inverse_root_of(sketch, exponent, eps, stale=stale, rounding=rounding))
 
 
@@ -96,7 +98,7 @@ def _gain_and_scale(
     values = torch.cat([lam + rho, rho], -1)
     largest = values[..., :1]
     seen = largest > 0
-    # needed only where ρ = 0, where the sketch is old, or against rounding
+    # used only if ρ = 0, if the sketch is stale, or against rounding
     average = (lam.sum(-1) / dim).unsqueeze(-1)
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average)
@@ -105,7 +107,7 @@ def _gain_and_scale(
     values = values.add_(largest, alpha=eps)
     if rounding > 0:
         values = values.add_(average, alpha=rounding)
-    # a sketch of nothing passes on what momentum is left, and is zero by its scale
+    # an empty sketch leaves the direction as it is (gain 0), and its scale is 0
     values = torch.where(seen, values, 1.0) ** -exponent
     inside, outside = values[..., :-1], values[..., -1:] if rest else values[..., :1]
     return (inside / outside).sub_(rest), (outside * seen).squeeze(-1)
@@ -114,8 +116,8 @@ def _gain_and_scale(
 def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:
     """Apply one inverse root along each axis of x (S, b_1, ..., b_N): L̃^(-e) X R̃^(-e) for N = 2 (Alg. 3).
 
-    None leaves an axis as it is. Returns (direction, scale (S,)); the result is scale * direction. The
-    direction is in x's memory where that can be.
+    An axis with None is not preconditioned. Returns (direction, scale (S,)); the result is scale * direction.
+    x may be overwritten: the direction reuses its memory if possible.
     """
     scale = torch.ones(len(x), dtype=torch.float64, device=x.device)
     for axis, root in enumerate(roots):

@@ -95,9 +95,9 @@ def s_adagrad_parameter_free(
 ) -> Tensor:
     """The variant that steps by G̃^(-1/2) and projects in the norm of (G̃ + I)^(1/2), δ > 0. Ours.
 
-    Cor 4 with 1 + δ in place of δ, plus (η/2) L + D min(1, 1/(2√δ)) √(T L) since the two norms differ, with L
-    = log det(I + G/δ). It follows from √(λ+1)/λ <= λ^(-1/2) + 1/λ, √(1 + 1/λ) - 1 <= min(λ^(-1/2), 1/(2λ)), Σ
-    gᵀ G̃⁻¹ g <= L.
+    It is Cor 4 with 1 + δ in place of δ, plus (η/2) L + D min(1, 1/(2√δ)) √(T L), because the two norms
+    differ. Here L = log det(I + G/δ). The bound follows from three inequalities: √(λ+1)/λ <= λ^(-1/2) + 1/λ,
+    √(1 + 1/λ) - 1 <= min(λ^(-1/2), 1/(2λ)), and Σ gᵀ G̃⁻¹ g <= L.
     """
     potential = torch.log1p(eigenvalues.clamp(min=0) / delta).sum(-1)
     mismatch = diameter * min(1.0, 0.5 / math.sqrt(delta)) * (rounds * potential).sqrt()
@@ -117,8 +117,8 @@ def full_adagrad(
 def ada_lr(eigenvalues: Tensor, diameter: float, eta: float, delta: float) -> Tensor:
     """Ada-LR for gradients of rank at most l: D²/(2η) (tr G^(1/2) + δ) + η tr G^(1/2). Ours.
 
-    Then its approximation equals G almost surely. On other streams it does not move outside a random basis,
-    and only :func:`observed` holds, which may exceed D Σ ‖g_t‖.
+    For such gradients its approximation equals G almost surely. On other streams it does not move outside a
+    random basis. Then only :func:`observed` holds, which may exceed D Σ ‖g_t‖.
     """
     return full_adagrad(eigenvalues, diameter, eta, delta**2)
 
@@ -239,9 +239,9 @@ def rfd_son(
 ) -> Tensor:
     """RFD-SON, w_t = 1/(ηt): D²/2 (α + Σ (w_t - σ)₊ ‖g_t‖²) + ηT/2 P, with α = δ + Ω_l/2 (Luo et al. 2019).
 
-    P = Σ_{i<l} log((λ_i + α)/δ) + (1 + max(l, d - l)) log(α/δ). Half of the escaped mass is missing in l
-    directions, and is too much in d - l. With a fixed η the bound grows as T; with η of order T^(-1/2), as
-    √T.
+    P = Σ_{i<l} log((λ_i + α)/δ) + (1 + max(l, d - l)) log(α/δ). RFD-SON adds half of the escaped mass to the
+    diagonal: too little in l directions, too much in d - l. With a fixed η the bound grows as T; with η of
+    order T^(-1/2), as √T.
     """
     weights, lam = _weighted(gradients, eta, 1.0)
     d, rank = len(lam), min(rank, len(lam))

@@ -1,10 +1,10 @@
-"""Frequent Directions: B Bᵀ = U diag(λ) Uᵀ stands in for a d x d covariance C (Alg. 1, Sec. 4.3).
+"""Frequent Directions: B Bᵀ = U diag(λ) Uᵀ approximates a d x d covariance C (Alg. 1, Sec. 4.3).
 
-One update replaces C by β₂ C + A Aᵀ, and B Bᵀ by the leading l eigendirections of
-C' = β₂ B Bᵀ + A Aᵀ, all lowered by the l-th eigenvalue; what was cut is added up in ρ.
+One update replaces C by β₂ C + A Aᵀ. It replaces B Bᵀ by the leading l eigenvectors of C' = β₂ B Bᵀ + A Aᵀ,
+and subtracts the l-th eigenvalue from all l eigenvalues. ρ is the (discounted) sum of what was subtracted.
 
-Gradients may be float32; squared quantities (eigenvalues, masses, bounds) are float64 always:
-they are l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
+Gradients may be float32. Squared quantities (eigenvalues, masses, bounds) are always float64: they are only
+l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 """
 
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from sketchy.core.linalg import (
 from sketchy.core.tasks import Numbers, Task, read, run, together
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
-# What rounding leaves of a zero singular value, relative to the largest and in units of eps. At or
-# below it a direction counts as empty.
+# Rounding errors of a zero singular value, relative to the largest one and in units of eps. At or below this,
+# a direction counts as empty.
 NOISE = 10.0
 
 
@@ -37,7 +37,7 @@ class Sketch:
 
     basis: Tensor  # U, (..., d, l): orthonormal columns, leading first
     eigenvalues: Tensor  # λ, (..., l): of B Bᵀ = U diag(λ) Uᵀ, descending, the last is 0
-    escaped_mass: Tensor  # ρ, (...): discounted total of what was cut
+    escaped_mass: Tensor  # ρ, (...): discounted sum of the eigenvalues that were subtracted
     error_bound: Tensor  # (...): certified bound on the operator norm of C - B Bᵀ
 
     @property
@@ -61,11 +61,11 @@ def empty(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Sketch:
-    """The sketch of nothing: B₀ = 0 (Alg. 1). ``rank`` is clipped to ``dim``."""
+    """The empty sketch, B₀ = 0 (Alg. 1). ``rank`` is clipped to ``dim``."""
     rank = min(rank, dim)
     U = gaussian(dim, rank, seed=0, like=torch.empty(0, dtype=dtype, device=device))
     zero = torch.zeros(batch, dtype=torch.float64, device=device)
-    # by rows, as an update leaves it: what is loaded in its place is then rounded in the same way
+    # stored by rows, as after an update, so that steps after loading a checkpoint round in the same way
     basis = torch.linalg.qr(U)[0].expand(*batch, dim, rank).clone(memory_format=torch.contiguous_format)
     return Sketch(
         basis=basis,
@@ -87,13 +87,13 @@ def update(
 ) -> Sketch:
     """FD-update (Alg. 1) with the decay of Sec. 4.3: the sketch of β₂ C + A Aᵀ.
 
-    ``A``: (..., d, k), any k >= 1, with the sketch's leading dimensions. ``norm``: ‖A‖ (...), float64, where
-    it is known. ``probes``: Gaussian (r, d), independent of the stream, for a sharp certificate of the
-    subspace solver, which fails with ``failure_probability`` at most; without them its error bound rests on
-    traces alone.
+    ``A``: (..., d, k), any k >= 1, with the sketch's leading dimensions. ``norm``: ‖A‖ (...), float64, if it
+    is known. ``probes``: Gaussian (r, d), independent of the stream. They give the subspace solver a sharper
+    error bound, which is wrong with probability at most ``failure_probability``. Without probes its error
+    bound comes from traces only.
 
-    Cost: O(d (l + k) min(d, l + k)) at the speed of an SVD (exact), O(d k l) at the speed of
-    matrix products (subspace).
+    Cost: O(d (l + k) min(d, l + k)) by an SVD (exact), or O(d k l) by matrix products, which are faster
+    (subspace).
     """
     probing = None if probes is None else (probes, failure_probability)
     return run(updated(sketch, A, beta2=beta2, solver=solver, norm=norm, probing=probing))
@@ -108,10 +108,10 @@ def updated(
     norm: Tensor | None = None,
     probing: tuple[Tensor, float] | None = None,
 ) -> Task[Sketch]:
-    """`update` as a task: small matrices of several sketches (S, d, l) go in one batch (`core.tasks`).
+    """`update` as a task (`core.tasks`): the small matrices of several sketches (S, d, l) form one batch.
 
-    Alg. 1 is homogeneous: A / s gives the sketch over s². Extreme streams are divided by a power of two
-    first.
+    Alg. 1 is homogeneous: dividing A by s divides B Bᵀ by s². So very large or small streams are first
+    divided by a power of two.
     """
     norm = frobenius(A) if norm is None else norm
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
@@ -126,7 +126,7 @@ def updated(
 
 
 def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """λ and ‖A‖ of a stream over ``scale``, and zeros for its past masses, which may be of any size."""
+    """λ / scale², ‖A‖ / scale, and zeros for past masses, which may be of any size and are added later."""
     return eigenvalues / scale.square().unsqueeze(-1), norm / scale, torch.zeros_like(scale)
 
 
@@ -140,7 +140,7 @@ def _multiplied(
     *,
     beta2: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """λ, ρ and error bound of the stream itself, with its past."""
+    """λ, ρ and error bound of the unscaled stream, with past masses added."""
     square = scale.square()
     return lam * square.unsqueeze(-1), beta2 * old_mass + mass * square, beta2 * old_bound + bound * square
 
@@ -166,7 +166,7 @@ def _fd_update(
 
 
 def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> Tensor:
-    """β₂ λ in the dtype of the basis, rounded as √λ is: the factor of C' is M = [U √λ, A]."""
+    """β₂ λ in the dtype of the basis. √(β₂ λ) is rounded to it, as in the factor M = [U √(β₂ λ), A] of C'."""
     return (beta2 * eigenvalues).sqrt().to(dtype).square()
 
 
@@ -179,11 +179,11 @@ def _cut(
     *rounding: float | Tensor,
     beta2: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
-    """The new λ, ρ and error bound from the eigenvalues σ (..., l) of C'^(1/2); which σ are live."""
+    """The new λ, ρ and error bound, and which σ are live (not noise). σ (..., l): eigenvalues of C'^(1/2)."""
     live = sigma > NOISE * torch.finfo(sigma.dtype).eps * sigma[..., :1]
     sigma = sigma.double() * live
     cut = sigma[..., -1:]  # √λ_l
-    kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; keeps digits that σ² - c² drops
+    kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; more accurate than σ² - c²
     escaped = cut.squeeze(-1).square()
     lost = certificate.loss(
         beta2 * eigenvalues.sum(-1) + norm.square(), sigma[..., 0], kept, escaped, rounding
@@ -198,17 +198,17 @@ def _cut(
 
 
 def _exact_step(U: Tensor, weights: Tensor, A: Tensor) -> Task[tuple[Tensor, Tensor]]:
-    """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6): never A Aᵀ, which squares."""
+    """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     yield from ()
     return left_singular(torch.cat([U * weights.sqrt().unsqueeze(-2), A], dim=-1), U.shape[-1])
 
 
 def _subspace_step(U: Tensor, weights: Tensor, A: Tensor) -> Task[tuple[Tensor, Tensor]]:
-    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (the route Sec. 6 hopes for).
+    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (as Sec. 6 hopes for).
 
-    The projection is taken in the row space: with Q an orthonormal basis of Mᵀ U, the new factor
-    is M Q, whose columns span C' U, the power step. It is the Nyström approximation of C' from U, and
-    M Q Qᵀ Mᵀ ⪯ C' whatever Q is: B Bᵀ ⪯ C survives, and what is lost has a trace.
+    The projection is in the row space. Let Q be an orthonormal basis of Mᵀ U. The new factor is M Q, whose
+    columns span C' U, the result of the power step. It is the Nyström approximation of C' from U.
+    M Q Qᵀ Mᵀ ⪯ C' holds for any Q, so B Bᵀ ⪯ C still holds, and the error can be bounded by its trace.
     """
     K = by_rows(product(A.mT, U))  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
     found = yield from gram_factor(K, plus=weights)  # of Uᵀ C' U
@@ -229,7 +229,7 @@ SOLVERS = tuple(_STEPS)
 
 
 def merge(first: Sketch, second: Sketch) -> Sketch:
-    """The sketch of both streams together, at the first one's rank; masses and bounds add up."""
+    """The sketch of both streams together, with the rank of the first. Masses and error bounds add up."""
     both = update(first, second.factor())
     return replace(
         both,

@@ -1,15 +1,14 @@
-"""Small work of many stacks in one batch: a task asks, a driver answers.
+"""Batch the small operations of many stacks: tasks yield requests, and a driver computes the answers.
 
-The math of one stack is written as a generator, a *task*. Where it needs a small matrix decomposed or a
-number read, it yields a request and waits for the answer:
+The math of one stack is written as a generator, a *task*. When it has to decompose a small matrix or to read
+a number, it yields a request and gets the answer:
 
     L, pivots = yield from together(cholesky, W)     # W (S, l, l): batched with those of other stacks
     numbers = yield from reading(norm)               # norm (S,): as Python numbers, or None
 
-`gather` lets several tasks wait side by side, and `run` answers: requests for the same function on tensors of
-the same shape are concatenated, computed once, and split again. A single task gets the same answers from its
-own tensors alone. Whatever an answer has to be over many machines is a property of the driver, not of the
-math.
+`gather` combines several tasks into one, and `run` is the driver. Requests for the same function on tensors
+of the same shape are concatenated, computed once, and split again. A task that runs alone gets the same
+answers. Only the driver would have to change to answer requests across several machines; the math would not.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -21,22 +20,22 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-_READABLE = frozenset({"cpu"})  # devices whose values the host sees without waiting
+_READABLE = frozenset({"cpu"})  # devices whose values can be read without waiting
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """Call ``function(*tensors, *numbers, **options)``, in one batch with requests that are alike."""
+    """A request to call ``function(*tensors, *numbers, **options)``, in one batch with equal requests."""
 
-    function: Callable[..., Any]  # row by row: results have the leading dimension of the tensors
-    tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions where the request is alone
-    numbers: tuple[float, ...] = ()  # one value for all rows; (S,) where requests differ in it
-    options: tuple[tuple[str, Any], ...] = ()  # requests with other options go in another batch
+    function: Callable[..., Any]  # works on each row by itself: results have the tensors' first dimension
+    tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions if the request is the only one
+    numbers: tuple[float, ...] = ()  # one for all rows; the function gets (S,) if those of a batch differ
+    options: tuple[tuple[str, Any], ...] = ()  # requests with different options are not batched
 
     @property
     def key(self) -> Any:
-        """What requests of one batch have in common."""
-        if self.function is read:  # it copies nothing to a batch, and needs none
+        """Requests with the same key form one batch."""
+        if self.function is read:  # batching would only copy
             return id(self)
         tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
         return self.function, self.options, len(self.numbers), *tensors
@@ -49,22 +48,22 @@ Numbers = list[tuple[float, ...]] | None
 def together(
     function: Callable[..., Any], *tensors: Tensor, numbers: Sequence[float] = (), **options: Any
 ) -> Task[Any]:
-    """Ask for ``function(*tensors, *numbers, **options)``; see `Request`."""
+    """Request ``function(*tensors, *numbers, **options)``; see `Request`."""
     (answer,) = yield [Request(function, tensors, tuple(numbers), tuple(options.items()))]
     return answer
 
 
 def reading(*tensors: Tensor) -> Task[Numbers]:
-    """Ask for the values of tensors, to choose between two ways by; see `read`."""
+    """Request the values of tensors, to choose between two methods; see `read`."""
     (answer,) = yield [Request(read, tensors)]
     return answer
 
 
 def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
-    """Run tasks side by side: their requests are asked for together, and their results come in order.
+    """Combine tasks into one, which yields their requests together and returns their results in order.
 
-    A task runs on until its next request. What comes after the last request of each task therefore runs task
-    after task, so that only one of them holds large intermediate results.
+    Each task runs until its next request. After their last requests, tasks run one after the other, so only
+    one of them holds large intermediate results at a time.
     """
     results: dict[int, T] = {}
     waiting: list[tuple[int, Task[T], Sequence[Request]]] = []
@@ -88,7 +87,7 @@ def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
 
 
 def run(task: Task[T]) -> T:
-    """Answer every request of a task until it returns."""
+    """Run a task: answer its requests until it returns."""
     try:
         requests = next(task)
         while True:
@@ -98,15 +97,15 @@ def run(task: Task[T]) -> T:
 
 
 def readable(x: Tensor) -> bool:
-    """Whether reading a value is free: on the CPU, outside of a compiled graph."""
+    """Whether a value can be read without waiting: on the CPU, outside of a compiled graph."""
     return x.device.type in _READABLE and not torch.compiler.is_compiling()
 
 
 def read(*tensors: Tensor) -> Numbers:
-    """The values of tensors (S,), row by row; None where reading would wait for a device.
+    """The values of tensors (S,), row by row; None if reading would wait for a device.
 
-    Every choice between two ways by value goes through here. Without values the caller takes the way that is
-    right in either case.
+    All code that chooses a method by value uses this function. If it gets None, it must take the method that
+    is right for any value.
     """
     if not all(readable(x) for x in tensors):
         return None
@@ -114,7 +113,7 @@ def read(*tensors: Tensor) -> Numbers:
 
 
 def within(numbers: Numbers, low: float, high: float) -> bool:
-    """Whether all numbers are known, and lie between two others."""
+    """Whether all numbers are known and lie between ``low`` and ``high``."""
     return numbers is not None and all(low < x < high for row in numbers for x in row)
 
 
@@ -136,7 +135,7 @@ def _answers(requests: Sequence[Request]) -> list[Any]:
 
 
 def _computed(requests: Sequence[Request]) -> Sequence[Any]:
-    """The results of requests that are alike, by one call."""
+    """The results of requests with the same key, computed by one call."""
     first, options = requests[0], dict(requests[0].options)
     if len(requests) == 1:
         return [first.function(*first.tensors, *first.numbers, **options)]
@@ -148,7 +147,7 @@ def _computed(requests: Sequence[Request]) -> Sequence[Any]:
 
 
 def _one_for_each(values: Sequence[float], sizes: Sequence[int], device: torch.device) -> float | Tensor:
-    """A number that all requests share, or a tensor (S,), made where the others are."""
+    """The number, if it is the same for all requests; else a tensor (S,) on ``device``."""
     if len(set(values)) == 1:
         return values[0]
     pairs = zip(sizes, values, strict=True)
@@ -156,7 +155,7 @@ def _one_for_each(values: Sequence[float], sizes: Sequence[int], device: torch.d
 
 
 def _split(result: Any, sizes: Sequence[int]) -> Sequence[Any]:
-    """A batched result for each request: tensors and lists by rows, tuples part by part, None as it is."""
+    """Split a batched result into one for each request: tensors and lists by rows, tuples part by part."""
     if isinstance(result, Tensor):
         return result.split_with_sizes(list(sizes))
     if isinstance(result, tuple):

@@ -1,4 +1,4 @@
-"""Drop-in torch optimizers on sketched second moments."""
+"""Drop-in torch optimizers with sketched second moments."""
 
 from sketchy.optim.options import OPTIONS as OPTIONS
 from sketchy.optim.routing import param_groups as param_groups

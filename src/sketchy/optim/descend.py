@@ -1,4 +1,4 @@
-"""The last line of a step: the weights move, in their own memory and their own dtype."""
+"""The last part of a step: update the weights in place, in their own dtype."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,10 @@ from sketchy.core.moments import like
 def descend_(
     params: Sequence[Tensor], direction: Tensor, scale: Tensor, good: Tensor | None, group: Mapping[str, Any]
 ) -> None:
-    """p ← (1 - lr weight_decay) p - lr scale direction; a bad gradient moves nothing.
+    """p ← (1 - lr weight_decay) p - lr scale direction. A weight with a bad gradient does not change.
 
-    ``direction``: (K, *shape). ``scale``: (K,). ``good``: (K,), None if all gradients are.
+    ``direction``: (K, *shape), zero for a bad gradient. ``scale``: (K,). ``good``: (K,), which gradients are
+    good; None if all are.
     """
     lr, decay = group["lr"], group["weight_decay"]
     if good is None and len(params) == 1 and _in_one_pass_(params[0], direction[0], scale, lr, decay):
@@ -37,10 +38,10 @@ def descend_(
 
 
 def _in_one_pass_(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay: float) -> bool:
-    """Do it with torch's kernel for plain descent, p ← p - c (x + w p), in half the time of two operations.
+    """Update p with torch's fused SGD kernel, p ← p - c (x + w p). It takes half the time of two operations.
 
-    Return False, and do nothing, where that is impossible: the kernel takes c and w as Python numbers, which
-    only the CPU gives for free, and contiguous memory.
+    If that is not possible, do nothing and return False. The kernel needs contiguous tensors, and c and w as
+    Python numbers, which can be read without waiting only on the CPU.
     """
     if p.device.type != "cpu" or p.dtype != x.dtype or not (p.is_contiguous() and x.is_contiguous()):
         return False
@@ -59,7 +60,7 @@ def _in_one_pass_(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay
         maximize=False,
         is_first_step=False,
     )
-    # the kernel doesn't, and backward could not tell that p has changed
+    # the kernel does not do this; without it, autograd would not notice that p has changed
     torch.autograd.graph.increment_version(p)
     return True
 
@@ -67,7 +68,7 @@ def _in_one_pass_(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay
 def _short_(
     params: Sequence[Tensor], steps: list[Tensor], lr: float | Tensor, decay: float, good: Tensor | None
 ) -> None:
-    """p ← p - lr (step + weight_decay p) in the long dtype of the steps, rounded to that of p once."""
+    """p ← p - lr (step + weight_decay p), for p in a shorter dtype than the steps: rounded only once."""
     if decay > 0 and good is None:
         torch._foreach_add_(steps, list(params), alpha=decay)
     elif decay > 0 and good is not None:

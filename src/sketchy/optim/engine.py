@@ -1,8 +1,8 @@
-"""The base of the optimizers: options, parameter groups, checkpoints and the report, as torch expects them.
+"""The base class of the optimizers: options, parameter groups, checkpoints and the report, as in torch.
 
-An optimizer is a subclass with its ``design`` (`optim.plan.Design`), the options it lacks and the defaults it
-changes. Nothing here reads a tensor's value where that would wait for a device. Nothing outlives a step but
-``param_groups`` and ``state``. Each parameter's step depends on its own gradient alone.
+A subclass sets its ``design`` (`optim.plan.Design`), the options that it does not have, and the defaults that
+it changes. No code here waits for a device to read a value. After a step, only ``param_groups`` and ``state``
+remain. The step of a parameter depends on its own gradient only.
 """
 
 import inspect
@@ -25,20 +25,20 @@ from sketchy.optim.schedule import scratch_bound, stacks, waves
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
 
-# Inside a compiled training step, ours runs uncompiled. Compiled piece by piece (decompositions choose their
-# way by values, which breaks the graph) it took 1.8 times the CPU time, and torch 2.13 fails where axes are
-# merged once shapes vary. `torch.compiler.disable` would import the compiler here, and double the time of
-# this import.
+# Inside a compiled training step, our step runs uncompiled. Compiled, it took 1.8 times the CPU time:
+# decompositions choose their method by values, which breaks the graph into pieces. Also, torch 2.13 fails
+# where axes are merged, once shapes vary. `torch.compiler.disable` would import the compiler here, which
+# doubles the time of this import.
 _uncompiled = _disable_dynamo
 
 
 class Engine(Optimizer):
-    """Base of the optimizers: one code path, which their designs tell apart."""
+    """Base class of the optimizers. They share one code path, and differ in their designs."""
 
     design: ClassVar[Design]
-    without: ClassVar[frozenset[str]] = frozenset()  # options that mean nothing to a subclass
+    without: ClassVar[frozenset[str]] = frozenset()  # options that a subclass does not have
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
-    saved_as: ClassVar[str]  # the name in checkpoints: of the class that has the design
+    saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of our optimizers inherits it
 
     def __init_subclass__(cls) -> None:
         """Name the checkpoints, and show every option with its default in ``help`` and in editors."""
@@ -76,7 +76,7 @@ class Engine(Optimizer):
                 raise ValueError(f"{name}={options[name]!r}{where}: {type(self).__name__} has no such option")
             if name in table.OPTIONS:
                 continue
-            # others keep their own things in groups (initial_lr, lr_scale): there, only a slip is refused
+            # other libraries add keys of their own to groups (initial_lr, lr_scale): only typos are refused
             meant = get_close_matches(name, self._options(), n=1, cutoff=0.85)
             if where and meant:
                 raise ValueError(f"{name}={options[name]!r}{where}: no such option; did you mean {meant[0]}?")
@@ -86,7 +86,7 @@ class Engine(Optimizer):
                 )
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group; its options are checked, and nothing is added when one is wrong."""
+        """Add a parameter group. If one of its options is wrong, raise an error and add nothing."""
         index = len(self.param_groups)
         super().add_param_group(param_group)
         try:
@@ -106,7 +106,7 @@ class Engine(Optimizer):
     def step(self, closure: Callable[[], Any]) -> Any: ...
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step. ``closure`` re-evaluates the loss, which is returned."""
+        """Take one step. ``closure``, if given, re-evaluates the loss and returns it; so does ``step``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -116,7 +116,10 @@ class Engine(Optimizer):
         return loss
 
     def report(self) -> Report:
-        """A printable table of the parameters: path, ranks, bytes, escaped mass, certified error, skips."""
+        """A printable table with a row for each parameter.
+
+        Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients.
+        """
         names = names_of(self.param_groups)
         rows = [
             (names.get(p, f"{g}.{i}"), p, self._plan(group, p, names.get(p)), self.state.get(p, {}), group)
@@ -126,7 +129,7 @@ class Engine(Optimizer):
         return report(rows, scratch_bound(self.param_groups, self._plan))
 
     def covariances(self) -> Iterator[KnownCovariance]:
-        """What the state says of gradient covariances: one for each preconditioned axis of a parameter."""
+        """The gradient covariances in the state, one for each preconditioned axis of each parameter."""
         names = names_of(self.param_groups)
         for group in self.param_groups:
             for p in group["params"]:
@@ -135,7 +138,7 @@ class Engine(Optimizer):
 
     @classmethod
     def path_of(cls, shape: tuple[int, ...], name: str | None = None, **options: Any) -> str:
-        """``sketch`` or ``adam``: how a weight of this shape and name is treated with these options."""
+        """The path of a weight with this shape, name and options: ``sketch`` or ``adam``."""
         design, chosen = cls.design, cls._options() | options
         least_axes = design.preconditioner.least_axes
         return route(tuple(shape), name, chosen, least_axes=least_axes, flat=design.flat)
@@ -144,15 +147,15 @@ class Engine(Optimizer):
     def plan_of(
         cls, shape: tuple[int, ...], dtype: torch.dtype, name: str | None = None, **options: Any
     ) -> Plan:
-        """The way of one weight through a step, with everything that is kept for it."""
+        """The plan of a weight: how a step treats it, and what state is kept for it."""
         chosen = cls._options() | options
         path = cls.path_of(shape, name, **options)
         return plan(tuple(shape), dtype, path, cls.design, chosen)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state; it is checked whole first, and nothing changes when it does not fit.
+        """Load a state dict. If it does not fit, raise ValueError and change nothing.
 
-        Each tensor keeps its own dtype, where torch would cast it to the parameter's.
+        Each tensor of the state keeps its own dtype. (Torch would cast it to the parameter's.)
         """
         final: dict[str, Any] = {}
 
@@ -164,8 +167,8 @@ class Engine(Optimizer):
             restore(self, final, self._plan)
 
         hooks = (
-            self.register_load_state_dict_pre_hook(check),  # after those of the user
-            self.register_load_state_dict_post_hook(keep_dtypes, prepend=True),  # before theirs
+            self.register_load_state_dict_pre_hook(check),  # runs after the user's hooks
+            self.register_load_state_dict_post_hook(keep_dtypes, prepend=True),  # runs before theirs
         )
         try:
             super().load_state_dict(state_dict)
@@ -175,14 +178,14 @@ class Engine(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # torch adds it; here it is no option
-        for group in self.param_groups:  # a checkpoint from before an option existed
+        self.defaults.pop("differentiable", None)  # torch adds it, but it is not an option here
+        for group in self.param_groups:  # older checkpoints lack the newer options
             for name, value in {**self.defaults, NAME: self.saved_as}.items():
                 group.setdefault(name, value)
 
     @_uncompiled
     def _descend(self) -> None:
-        """Stacks step side by side, wave after wave (`core.tasks`)."""
+        """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
         for wave in waves(stacks(self.param_groups, self.state, self._plan)):
             with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 run(gather(map(step, wave)))
@@ -194,21 +197,21 @@ class Engine(Optimizer):
         return plan(shape, p.dtype, path, design, group)
 
     def _check_gradients(self) -> None:
-        """Refuse what no path takes, before anything changes."""
+        """Refuse complex weights and sparse gradients, before anything changes."""
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
                 if p.grad is None:
                     continue
-                if p.is_complex():  # it was put in after the group was added
+                if p.is_complex():  # it was put into the group later
                     self._refuse_complex(g, i)
                 if p.grad.layout != torch.strided:
                     raise RuntimeError(
                         f"{name_in(self.param_groups, g, i)} has a sparse gradient; {type(self).__name__}"
-                        " needs dense ones (for embeddings, torch.optim.SparseAdam works beside it)"
+                        " supports dense gradients only (use torch.optim.SparseAdam for this parameter)"
                     )
 
     def _refuse_complex(self, g: int, i: int) -> NoReturn:
         raise TypeError(
-            f"{name_in(self.param_groups, g, i)} is complex; {type(self).__name__} takes real weights"
+            f"{name_in(self.param_groups, g, i)} is complex; {type(self).__name__} supports real weights only"
             " (torch.view_as_real gives a real view)"
         )

@@ -1,4 +1,4 @@
-"""Loading a state dict: everything is checked before anything changes, and dtypes survive."""
+"""Loading a state dict: check all of it before anything changes, and keep the dtypes of the state."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -12,17 +12,18 @@ from sketchy.optim.plan import Plan
 from sketchy.optim.slots import Meaning, Slot
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
-NAME = "optimizer"  # where a parameter group says which optimizer saved it
-_ALWAYS = ("lr", "betas", "update_every")  # in each group of each of our optimizers, and no other's
-# Options that only some of our optimizers have: they tell who saved a checkpoint that carries no name.
+NAME = "optimizer"  # the key of the optimizer's name in a parameter group
+_ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of these in each group
+# Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options
+# show which optimizer saved them.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
-_ASKEW = 0.05  # how far a basis may be from orthonormal; those stored in bfloat16 are off by a tenth of it
+_ASKEW = 0.05  # how far a basis may be from orthonormal; rounding to bfloat16 gives a tenth of this
 
 
 def _pairs(
     optimizer: Optimizer, loaded: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], Tensor, str | None, Any]]:
-    """(saved options, parameter, name, key of its saved state), parameter by parameter."""
+    """(saved options, parameter, name, key of its saved state) for each parameter."""
     pairs = []
     for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
         settings = {**optimizer.defaults, **{k: v for k, v in saved.items() if k != "params"}}
@@ -33,14 +34,16 @@ def _pairs(
 
 
 def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf, saved_as: str) -> None:
-    """Raise ValueError, and say where, unless this is a state of this optimizer for these parameters.
+    """Raise ValueError if this is not a state dict of this optimizer for these parameters.
 
-    ``saved_as``: the name of the optimizer in its checkpoints.
+    The message says what does not fit, and where. ``saved_as``: the name of the optimizer in its checkpoints.
     """
     kind = type(optimizer).__name__
     for part, what in (("state", Mapping), ("param_groups", list | tuple)):
         if part not in loaded:
-            raise ValueError(f"the state dict has no {part!r}: is it an optimizer's? Nothing was loaded")
+            raise ValueError(
+                f"the state dict has no {part!r}: is it the state dict of an optimizer? Nothing was loaded"
+            )
         if not isinstance(loaded[part], what):
             raise ValueError(
                 f"{part!r} of the state dict is a {type(loaded[part]).__name__}: it is damaged. Nothing"
@@ -49,8 +52,8 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
     for index, saved in enumerate(loaded["param_groups"]):
         if problem := _problem_of_group(saved, optimizer.defaults.keys(), saved_as):
             raise ValueError(
-                f"parameter group {index} of the state dict {problem}: it was saved by"
-                f" another optimizer than {kind}, or is damaged. Nothing was loaded"
+                f"parameter group {index} of the state dict {problem}: another optimizer than {kind} saved"
+                " it, or it is damaged. Nothing was loaded"
             )
         options.check(saved, f" in parameter group {index} of the state dict")
     sizes = [
@@ -58,21 +61,22 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
     ]
     if sizes[0] != sizes[1]:
         raise ValueError(
-            f"the state dict has parameter groups of sizes {sizes[1]}, {kind} has {sizes[0]}:"
-            " different number of parameter groups or parameters. Nothing was loaded"
+            f"the parameter groups of the state dict have {sizes[1]} parameters, those of {kind} have"
+            f" {sizes[0]}: the number of parameter groups or parameters is different. Nothing was loaded"
         )
     pairs = _pairs(optimizer, loaded)
     listed = {key for *_, key in pairs}
-    # hooks may keep things under names of their own
+
     if len(listed) < len(pairs):
         raise ValueError(
             "the state dict lists a parameter twice in its param_groups: it is damaged. Nothing was loaded"
         )
+    # only numbers are keys of parameters: hooks may save data under other keys
     numbers = [key for key in loaded["state"] if isinstance(key, int) or str(key).isdigit()]
     if strangers := [repr(key) for key in numbers if key not in listed]:
         raise ValueError(
-            f"the state dict has a state for {', '.join(strangers)}, which is in no parameter group of it:"
-            " it is damaged. Nothing was loaded"
+            f"the state dict has a state for {', '.join(strangers)}, but none of its parameter groups lists"
+            " it: the state dict is damaged. Nothing was loaded"
         )
     for settings, p, name, key in pairs:
         if loaded["state"].get(key):
@@ -109,15 +113,15 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
                 problem = f"has {key} {wrong}"
     if problem:
         raise ValueError(
-            f"the saved state of parameter {name!r} {problem};"
-            " it was saved by another optimizer, by other options, or is damaged. Nothing was loaded"
+            f"the saved state of parameter {name!r} {problem}: it was saved by another optimizer or with"
+            " other options, or it is damaged. Nothing was loaded"
         )
 
 
 def _problem_of_tensor(value: Any, slot: Slot) -> str:
     """What is wrong with a tensor of a saved state."""
     if not isinstance(value, Tensor):
-        return f"of a {type(value).__name__}, not a tensor of shape {slot.stored}"
+        return f"of type {type(value).__name__}, not a tensor of shape {slot.stored}"
     if tuple(value.shape) != slot.stored:
         return f"of shape {tuple(value.shape)}, not a tensor of shape {slot.stored}"
     if not value.is_floating_point() or value.layout != torch.strided:
@@ -137,9 +141,9 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
 
 
 def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
-    """Give every loaded tensor the dtype its state has; torch has cast them to the parameter's."""
+    """Convert each loaded tensor to the dtype of its slot. Torch has cast it to the parameter's dtype."""
     for group in optimizer.param_groups:
-        group.update(options.check(group, ""))  # a tuple may have come as a list
+        group.update(options.check(group, ""))  # for example, betas may have been saved as a list
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
             for k, slot in plan_of(settings, p, name).slots.items():

@@ -1,7 +1,7 @@
-"""Every option of every optimizer, once: its type, its default, its check and its meaning.
+"""The options of all optimizers: type, default, check and meaning of each.
 
-Options are flat and valid in each parameter group. A group holds plain values only (dtypes by name), so
-that checkpoints load with ``weights_only=True``.
+Each option can be set in each parameter group. A group holds plain values only (dtypes by name), so that
+checkpoints load with ``weights_only=True``.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -74,7 +74,7 @@ _NOT_NEGATIVE = _number("at least 0", lambda v: 0 <= v < float("inf"))
 def _lr(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"{name} is a tensor of shape {tuple(value.shape)}: must hold one number")
+            raise ValueError(f"{name} is a tensor of shape {tuple(value.shape)}: must have one element")
         if not value.is_meta:
             _NOT_NEGATIVE(name, value.item())
         return value
@@ -93,64 +93,71 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ValueError(f"{name}={value!r}: must be two numbers, (beta1, beta2)")
     beta1 = _number("in [0, 1)", lambda v: 0 <= v < 1)("beta1", value[0])
-    beta2 = _number("in [0, 1]; 1 sums without forgetting", lambda v: 0 <= v <= 1)("beta2", value[1])
+    beta2 = _number("in [0, 1]; 1 is a sum without decay", lambda v: 0 <= v <= 1)("beta2", value[1])
     return beta1, beta2
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option: ``Annotated[type, Option(...)]`` in `Options` is all that it takes to add one."""
+    """One option. To add an option, add a field ``Annotated[type, Option(...)]`` to `Options`."""
 
     default: Any
     check: Callable[[str, Any], Any]
     meaning: str
-    shapes_state: bool = False  # whether it decides what is kept; it then stays as it was at the first step
+    shapes_state: bool = False  # whether the shape of the state depends on it; if so, it can't change later
 
 
 class Positional(TypedDict, total=False):
-    """The options that may be given without their names."""
+    """The options that may be positional arguments."""
 
     lr: Annotated[
         float | Tensor,
-        Option(1e-3, _lr, "learning rate: a number, or a tensor of one number; start with that of AdamW"),
+        Option(1e-3, _lr, "learning rate: a number, or a tensor with one element; start with AdamW's"),
     ]
     betas: Annotated[
         tuple[float, float],
         Option(
             (0.9, 0.999),
             _betas,
-            "decay of the momentum, and of the second moments; (0, 1) is the paper's sum",
+            "decay of the momentum, and of the second moments; (0, 1): no momentum, no decay, as in Alg. 3",
         ),
     ]
 
 
 class Options(TypedDict, total=False):
-    """The options that are given by name."""
+    """The options that must be keyword arguments."""
 
     rank: Annotated[
         int,
         Option(
             64,
             _count(2),
-            "columns of a sketch, the paper's l; an axis that is no longer than this is kept exactly",
+            "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept",
             shapes_state=True,
         ),
     ]
     eps: Annotated[
         float,
-        Option(1e-7, _NOT_NEGATIVE, "damping, relative to the largest eigenvalue or root second moment"),
+        Option(
+            1e-7,
+            _NOT_NEGATIVE,
+            "damping: eps times the largest eigenvalue (or root of a second moment) is added to each",
+        ),
     ]
     weight_decay: Annotated[
         float,
         Option(0.01, _NOT_NEGATIVE, "decoupled: each step multiplies the weight by 1 - lr * weight_decay"),
     ]
     update_every: Annotated[
-        int, Option(1, _count(1), "sketch every k-th gradient; beta2 acts once for each sketched gradient")
+        int,
+        Option(
+            1, _count(1), "update the sketches at every k-th step only; beta2 decays them once per update"
+        ),
     ]
     start_step: Annotated[
         int,
         Option(
-            1, _count(1), "the first step that is preconditioned; before it the graft's own step is taken"
+            1, _count(1), "the first preconditioned step; the steps before it are those of the graft rule"
         ),
     ]
     graft: Annotated[
@@ -158,8 +165,8 @@ class Options(TypedDict, total=False):
         Option(
             "rows",
             _one_of(RULES),
-            "the rule that sets the length of a step; own: the step's own length, but at least half of"
-            " that by rows; None: the step's own length",
+            "the rule that sets the length of a preconditioned step; None: keep its length; own: keep its"
+            " length, but at least half of what rows gives",
             shapes_state=True,
         ),
     ]
@@ -168,7 +175,7 @@ class Options(TypedDict, total=False):
         Option(
             2.0,
             _NOT_NEGATIVE,
-            "a preconditioned step is this many times as long as the graft's; unused if graft=None",
+            "the length that the graft rule gives is multiplied by this; not used if graft=None",
         ),
     ]
     row_norm: Annotated[
@@ -186,7 +193,7 @@ class Options(TypedDict, total=False):
         Option(
             "subspace",
             _one_of(SOLVERS),
-            "how a sketch is updated: subspace by matrix products, exact by an SVD",
+            "how a sketch is updated; subspace: by matrix products (fast), exact: by an SVD",
         ),
     ]
     block_size: Annotated[
@@ -194,7 +201,7 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _count(1, optional=True),
-            "cut weights into blocks whose sides are at most this long",
+            "cut weights into blocks with sides of at most this length; None: do not cut",
             shapes_state=True,
         ),
     ]
@@ -203,8 +210,8 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _count(1, optional=True),
-            "weights of one shape step together, up to this many entries; this bounds scratch memory;"
-            " None: 2²² on the CPU, 2²⁶ elsewhere",
+            "weights of the same shape are updated together, in stacks of at most this many entries; smaller"
+            " stacks need less scratch memory; None: 2²² on the CPU, 2²⁶ elsewhere",
         ),
     ]
     merge_dims: Annotated[
@@ -212,8 +219,8 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _count(1, optional=True),
-            "None: an N-d weight is the matrix (first axis, all others); k: merge neighbouring axes up to"
-            " a length of k; 1: merge none",
+            "None: treat an N-d weight as the matrix (first axis, all others); k: merge neighbouring axes"
+            " while their product is at most k; 1: merge none",
             shapes_state=True,
         ),
     ]
@@ -223,20 +230,23 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _exponent,
-            "of the inverse root along each axis; None: 1 / (2 * number of axes)",
+            "exponent of the inverse root of each axis; None: 1 / (2 * number of preconditioned axes)",
             shapes_state=True,
         ),
     ]
-    nesterov: Annotated[bool, Option(True, _flag, "momentum looks one step ahead")]
+    nesterov: Annotated[bool, Option(True, _flag, "use Nesterov momentum")]
     moving_average_momentum: Annotated[
-        bool, Option(True, _flag, "momentum is an average with bias correction; otherwise a sum")
+        bool,
+        Option(
+            True, _flag, "True: momentum is a moving average with bias correction (Adam); False: a sum (SGD)"
+        ),
     ]
     momentum_dtype: Annotated[
         torch.dtype | str | None,
         Option(
             None,
             _dtype(torch.float32, torch.bfloat16, torch.float64),
-            "of the stored momentum; None: float32, or float64 for float64 weights",
+            "dtype of the stored momentum; None: float32, or float64 for float64 weights",
             shapes_state=True,
         ),
     ]
@@ -245,7 +255,7 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _dtype(torch.float32, torch.float64, torch.bfloat16),
-            "of the stored bases; None: float32, or float64 for float64 weights",
+            "dtype of the stored bases; None: float32, or float64 for float64 weights",
             shapes_state=True,
         ),
     ]
@@ -256,7 +266,7 @@ class Options(TypedDict, total=False):
         Option(
             "auto",
             _one_of(PATHS),
-            "how a group's weights are treated; auto: sketch or adam, by shape and name",
+            "how the weights of a group are treated; auto: sketch or adam, chosen by shape and name",
         ),
     ]
 
@@ -275,7 +285,7 @@ def table() -> str:
 
 
 def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The known options among ``values``, each checked and in its plain form; errors say ``where``."""
+    """The known options among ``values``, checked and as plain values. Error messages contain ``where``."""
     checked = {}
     for name, option in OPTIONS.items():
         if name in values:
@@ -285,5 +295,5 @@ def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 problem, _, allowed = str(error).partition(": ")
                 raise ValueError(f"{problem}{where}: {allowed}") from None
     if values.get("differentiable"):
-        raise ValueError(f"differentiable=True{where}: must be False; eigenvectors have no stable derivative")
+        raise ValueError(f"differentiable=True{where}: must be False; derivatives of a step are unsupported")
     return checked

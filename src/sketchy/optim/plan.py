@@ -1,4 +1,4 @@
-"""What one weight needs: its path, its blocks, its parts and its slots, from shape and options alone."""
+"""The plan of a weight: its path, blocks, parts and slots. It depends on shape, dtype and options only."""
 
 import math
 from collections.abc import Mapping
@@ -19,26 +19,27 @@ from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches
 from sketchy.optim.slots import COUNTER, Shape, Slots, State
 
-# Entries. A stack saves launches and costs a copy of its gradients. On the CPU, where a launch is cheap,
-# large weights are better off alone: by 5 to 10 % on a transformer 512 or 768 wide, not on one of 256.
+# The number of entries in a stack. A stack saves kernel launches, but copies its gradients. On the CPU a
+# launch is cheap, and large weights step faster alone: by 5 to 10 % for transformers of width 512 or 768, but
+# not of width 256.
 _STACK_ON_CPU, _STACK = 1 << 22, 1 << 26
 
 
 @dataclass(frozen=True)
 class Design:
-    """What makes one optimizer of ours another one than the others."""
+    """What distinguishes our optimizers from each other."""
 
     preconditioner: type[Preconditioner]
-    flat: bool = False  # whether a weight is one long vector, as S-AdaGrad sees it (Alg. 2)
+    flat: bool = False  # whether a weight is flattened to one vector, as in S-AdaGrad (Alg. 2)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The way of a weight through a step: its blocks and its parts."""
+    """How a step treats a weight: its blocks and its parts."""
 
     path: str  # sketch or adam; none for a weight without entries
     layout: Layout
-    work: torch.dtype  # of the arithmetic
+    work: torch.dtype  # the dtype of the arithmetic
     statistics: Sketches
     preconditioner: Preconditioner
     row_norms: RowNorms | None  # None: rows are left as they are
@@ -52,7 +53,7 @@ class Plan:
 
     @cached_property
     def slots(self) -> Slots:
-        """Everything that is kept: two counters, and what the parts keep."""
+        """The slots of the state: two counters, and the slots of the parts."""
         slots = {"step": COUNTER, "skipped": COUNTER}
         for part in self.parts if self.path != "none" else ():
             slots.update(part.slots)
@@ -64,20 +65,17 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """Of the state, once it exists."""
+        """The size of the state."""
         return sum(slot.bytes for slot in self.slots.values())
 
     def create(self, device: torch.device) -> State:
-        """The state of a parameter that has seen no gradient."""
+        """A new state, for a parameter that has not been updated yet."""
         state = {name: slot.create(device) for name, slot in self.slots.items()}
         self.statistics.initialize_(state)
         return state
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of each covariance, if the state tells it.
-
-        The state may be of options that have changed since; it is then refused at the next step, not here.
-        """
+        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown."""
         for part in reversed(self.parts):
             known = part.slots.keys() <= state.keys()
             energy = part.gradient_energy(state, options) if known else None
@@ -97,7 +95,7 @@ def plan(shape: Shape, dtype: torch.dtype, path: str, design: Design, options: M
 
 
 def _named(option: Any) -> Any:
-    """A dtype that was put into a group by hand is one of torch's, not its name."""
+    """The name of a torch.dtype; other options are unchanged. Users may put a dtype into a group by hand."""
     return str(option).removeprefix("torch.") if isinstance(option, torch.dtype) else option
 
 
@@ -117,7 +115,7 @@ def _plan(
     weight = Weight(cut, wide, work, options)
     statistics = Sketches.none(weight) if is_adam else Sketches.of(weight)
     return Plan(
-        # a weight without entries has a state all the same: checkpoints want one of every parameter
+        # a weight without entries has a state too: distributed checkpoints expect one for every parameter
         path if math.prod(shape) else "none",
         cut,
         work,
@@ -130,22 +128,22 @@ def _plan(
 
 
 def together(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
-    """How many weights of a plan step as one stack, at most."""
+    """The largest number of weights of a plan in one stack."""
     limit = options["stack_size"] or (_STACK_ON_CPU if device.type == "cpu" else _STACK)
     return max(1, limit // max(1, math.prod(plan.layout.shape)))
 
 
 def held(plan: Plan, count: int) -> int:
-    """Bytes that ``count`` weights hold or read from looking at their gradients to having new sketches."""
+    """Bytes that ``count`` weights use between reading their gradients and finishing their sketches."""
     size, bases = _sizes(plan, count)
     return size + 3 * bases
 
 
 def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
-    """A bound on the bytes that a step of ``count`` weights holds beside weights, gradients and state (CPU).
+    """A bound on the scratch bytes of a step of ``count`` weights: beside weights, gradients and state (CPU).
 
-    Two stacks, gradients and directions, and more for what is not the default; small factors as large as the
-    bases, in a chain of at most ten; and three panels (`core.tuned.panels`).
+    It counts two stacks (gradients and directions), more stacks for some options, ten times the size of the
+    bases for small factors, and three panels (`core.tuned.panels`).
     """
     if plan.path == "none":
         return 0

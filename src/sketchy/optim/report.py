@@ -1,4 +1,4 @@
-"""The table of an optimizer's parameters: which path each took, what it costs, how good its sketches are."""
+"""The report of an optimizer: path, memory and sketch quality of each parameter."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ class ParameterRow:
     name: str
     shape: tuple[int, ...]
     path: str
-    ranks: tuple[int | None, ...]  # per axis; None where an axis is left alone
-    exact: tuple[bool, ...]  # per axis: whether the whole factor is kept
-    bytes: int  # of state, once it exists
-    escaped_share: float | None  # the largest share of ρ I in tr(B Bᵀ + ρ I) over axes and blocks
-    certified_error: float | None  # the largest ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖ over axes and blocks, at most
+    ranks: tuple[int | None, ...]  # of each axis; None if an axis is not preconditioned
+    exact: tuple[bool, ...]  # of each axis: whether its full covariance is kept
+    bytes: int  # size of the state (also before the first step)
+    escaped_share: float | None  # the share of ρ I in tr(B Bᵀ + ρ I), the largest over axes and blocks
+    certified_error: float | None  # bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, the largest over axes and blocks
     skipped: int  # gradients that were not finite
 
 
 class Report:
-    """Rows to iterate over; ``print(report)`` shows a table."""
+    """The rows of a report. Iterate over them, or ``print(report)`` for a table."""
 
     def __init__(self, rows: Iterable[ParameterRow], scratch: int) -> None:
         self.rows = tuple(rows)
-        self.scratch = scratch  # bytes that a step holds for itself, at most (on the CPU)
+        self.scratch = scratch  # upper bound on the scratch bytes of a step (on the CPU)
 
     def __iter__(self) -> Iterator[ParameterRow]:
         return iter(self.rows)
@@ -83,13 +83,13 @@ def report(parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any
 
 @dataclass(frozen=True)
 class KnownCovariance:
-    """What a state says of the covariances of one axis of one parameter, one for each block."""
+    """The covariances of one axis of one parameter, one for each block, as far as the state knows them."""
 
     parameter: Tensor
     axis: str  # left, right, only, axis0, ...
     sketch: Sketch  # (blocks, ...), as it is stored
-    exact: bool  # whether the whole covariance is kept
-    trace: Tensor | None  # (blocks,): of the covariance, up to rounding, where the state tells it
+    exact: bool  # whether the full covariance is kept
+    trace: Tensor | None  # (blocks,): of the covariance, up to rounding; None if the state does not know it
     skipped: Tensor  # (): gradients that were not finite
 
     def escaped_share(self) -> Tensor:
@@ -98,7 +98,7 @@ class KnownCovariance:
         return escaped / (self.sketch.eigenvalues.sum(-1) + escaped).clamp(min=1e-300)
 
     def certified_error(self) -> Tensor:
-        """‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖ at most, (blocks,)."""
+        """An upper bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, (blocks,)."""
         largest = self.sketch.eigenvalues[..., 0] + self.sketch.escaped_mass
         return self.sketch.error_bound / largest.clamp(min=1e-300)
 
@@ -106,7 +106,7 @@ class KnownCovariance:
 def known_covariances(
     p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]
 ) -> Iterator[KnownCovariance]:
-    """Axis by axis."""
+    """The covariances of a parameter, axis by axis."""
     trace = plan.gradient_energy(state, options)
     for axis in plan.statistics.live:
         yield KnownCovariance(p, axis.name, axis.stored(state), axis.exact, trace, state["skipped"])

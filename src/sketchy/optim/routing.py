@@ -1,7 +1,7 @@
-"""Which parameter takes which path: matrices are sketched; vectors, embeddings and output heads take Adam's.
+"""Choose the path of each parameter: sketch for matrices; Adam for vectors, embeddings and output heads.
 
-The gradient of an embedding has few nonzero rows, and that of a head has one scale for each class. A second
-moment for each entry suits both.
+The gradient of an embedding has few nonzero rows, and each class of a head has its own gradient scale. A
+second moment for each entry suits both.
 """
 
 import re
@@ -13,20 +13,21 @@ import torch
 from torch import nn
 
 _NAMES = re.compile(
-    # the last part of a dotted name: wte, embed_tokens, pos_embed, unembed; not patch_embed.proj
+    # the last part of a dotted name: wte, embed_tokens, pos_embed, unembed; but not patch_embed.proj
     r"(^|[._])(wte|wpe|\w*embed\w*|\w*_emb|emb|score|qa_outputs)(\.weight)?$"
-    # any part: lm_head, head.fc, classifier; not multi_head_attention
+    # any part: lm_head, head.fc, classifier; but not multi_head_attention
     r"|(^|\.)(\w*_)?(head|classifier)(\.|$)"
-    # of the whole model, wrapped or not; deeper ones are layers of a block
+    # only at the top level of a model (wrapped or not); deeper ones are layers of a block
     r"|^((module|_orig_mod)\.)*((\w+\.)?output|fc|proj_out)\.weight$"
 )
-# a weight this long and this much longer than wide has a vocabulary for an axis: 32000 x 4096, 50257 x 768
+# If an axis is this long, and this many times as long as the other, it is a vocabulary: 32000 x 4096,
+# 50257 x 768.
 _VOCABULARY, _ASPECT = 16384, 6
 
 
 @lru_cache(maxsize=4096)
 def looks_like_embedding_or_head(name: str | None, shape: tuple[int, ...]) -> bool:
-    """Whether a weight is one, by its name where there is one, or by a vocabulary-sized axis."""
+    """Whether a weight is an embedding or a head, judged by its name (if it has one) and its shape."""
     if name is not None and _NAMES.search(name.lower()):
         return True
     longest = max(shape, default=0)
@@ -39,10 +40,10 @@ def looks_like_embedding_or_head(name: str | None, shape: tuple[int, ...]) -> bo
 def route(
     shape: tuple[int, ...], name: str | None, options: Mapping[str, Any], *, least_axes: int, flat: bool
 ) -> str:
-    """``sketch`` or ``adam`` for one parameter.
+    """The path of one parameter: ``sketch`` or ``adam``.
 
-    ``least_axes``: with fewer axes longer than one, the optimizer has no preconditioner. ``flat``: it
-    sketches weights of all shapes, as vectors.
+    ``least_axes``: a weight with fewer axes longer than one always takes Adam's path. ``flat``: the optimizer
+    flattens weights to vectors, so it can sketch weights of all shapes.
     """
     axes = sum(size != 1 for size in shape)
     if axes < least_axes:
@@ -57,11 +58,11 @@ def route(
 
 
 def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
-    """Two groups of a model's named parameters: those to sketch, and those for Adam's path.
+    """Split a model's named parameters into two groups: those to sketch, and those for Adam's path.
 
-    Vectors, embeddings, weights tied to an embedding and output heads (by name) go to the second; a
-    parameter used twice is listed once. ``options`` go into both groups. A group that would be empty is not
-    there: torch refuses it beside one with names.
+    Vectors, embeddings, weights tied to an embedding and output heads (found by name) take Adam's path. A
+    parameter that is used twice is listed once. ``options`` are added to both groups. Empty groups are left
+    out, because torch does not accept an empty group together with named ones.
 
     >>> import sketchy
     >>> from torch import nn
@@ -82,13 +83,13 @@ def param_groups(model: nn.Module, **options: Any) -> list[dict[str, Any]]:
 
 
 def name_in(groups: Sequence[Mapping[str, Any]], g: int, i: int) -> str:
-    """What to call the i-th parameter of the g-th group in a message."""
+    """The name of the i-th parameter of the g-th group, for a message."""
     names = groups[g].get("param_names")
     return f"parameter {names[i]!r}" if names else f"parameter {i} of group {g}"
 
 
 def names_of(groups: Iterable[Mapping[str, Any]]) -> dict[torch.Tensor, str]:
-    """The names of parameters that were given with names."""
+    """The names of the parameters that have one."""
     return {
         p: name
         for group in groups

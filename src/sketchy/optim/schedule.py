@@ -1,4 +1,4 @@
-"""Which parameters go through a step together: stacks of one group and plan, and waves of stacks."""
+"""Which parameters step together. Parameters with one group and plan form stacks; stacks form waves."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.slots import State, fits
 from sketchy.optim.stack import Group, Stack
 
-# Bytes of a second-level cache, and some of the third.
+# Bytes: a second-level cache and a part of the third level.
 _CACHE = 1 << 22
 
-PlanOf = Callable[[Group, Tensor, str | None], Plan]  # of a parameter of a group, with its name if it has one
+PlanOf = Callable[[Group, Tensor, str | None], Plan]  # from a group, a parameter of it, and its name if any
 
 
 def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
@@ -22,7 +22,7 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf)
     names = names_of(groups)
     found: dict[Any, list[Tensor]] = defaultdict(list)
     plans: dict[int, Plan] = {}
-    offsets: dict[Any, int] = {}  # with update_every, shapes are refreshed in turn, not all at one step
+    offsets: dict[Any, int] = {}  # with update_every, different shapes are updated at different steps
     for g, group in enumerate(groups):
         for i, p in enumerate(group["params"]):
             plan = plan_of(group, p, names.get(p))
@@ -33,9 +33,10 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf)
                 state[p].update(plan.create(p.device))
             elif not fits(state[p], plan.slots):
                 raise ValueError(
-                    f"{name_in(groups, g, i)} has a state of another shape or of other options: rank,"
-                    " graft, blocks, paths, and whether beta1 is 0 stay as they were at its first step."
-                    " Clear optimizer.state[parameter] to start it afresh"
+                    f"{name_in(groups, g, i)} has a state for another shape or other options. After the first"
+                    " step, rank, graft, block_size, path and other options that shape the state must not"
+                    " change, nor beta1 from or to 0. To start with a new state, clear"
+                    " optimizer.state[parameter]"
                 )
             if p.numel() == 0:
                 continue
@@ -52,7 +53,7 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf)
 
 
 def _is_due(state: State, every: int, offset: int) -> bool:
-    """Whether sketches see this gradient: the first one, and then every k-th."""
+    """Whether this gradient updates the sketches: the first one does, and then every k-th."""
     if every == 1:
         return True
     seen = int(state["turn"])
@@ -60,10 +61,11 @@ def _is_due(state: State, every: int, offset: int) -> bool:
 
 
 def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
-    """Which stacks step side by side, their small matrices in one batch: many small ones, or a large one.
+    """Group stacks into waves. The stacks of a wave step together, with their small matrices in one batch.
 
-    On the CPU, as many as stay in cache from reading the gradients to the products with them. Elsewhere, as
-    many as hold no more memory than the stack that holds most.
+    A wave is many small stacks, or one large stack. On the CPU, a wave fits into the cache between reading
+    the gradients and the products with them. On other devices, a wave uses no more memory than the stack that
+    uses most.
     """
     result: list[list[Stack]] = []
     costs = [held(stack.plan, len(stack.params)) for stack in stacks]
@@ -81,7 +83,7 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
 
 
 def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
-    """A bound on the bytes that a step holds for itself: for its largest stack, and what others hold."""
+    """A bound on the scratch bytes of a step: for its largest stack, plus what the others of a wave use."""
     names, counts = names_of(groups), Counter[Any]()
     bound = waiting = made = 0
     for g, group in enumerate(groups):

@@ -1,4 +1,4 @@
-"""Shampoo: the dense baseline, on the code path of the sketched optimizers."""
+"""Shampoo: the dense baseline, with the same code as the sketched optimizers."""
 
 from typing import ClassVar
 
@@ -8,11 +8,11 @@ from sketchy.optim.plan import Design
 
 
 class Shampoo(Engine):
-    """Shampoo with whole factors, m² + n² numbers for an m x n weight: what sketches are measured against.
+    """Shampoo with full covariances: m² + n² numbers for an m x n weight. It is the baseline for sketches.
 
-    Blocks, one side, any exponent, grafts and everything else are those of `SketchyShampoo`, which it equals
-    at full rank.
+    It has the options of `SketchyShampoo` (blocks, one side, any exponent, grafts, ...) except ``rank`` and
+    ``solver``. At full rank `SketchyShampoo` equals it.
     """
 
     design: ClassVar[Design] = Design(InverseRoots)
-    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})  # nothing is cut
+    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})  # there are no sketches

@@ -10,8 +10,8 @@ from sketchy.optim.plan import Design
 class SketchyAdagrad(Engine):
     """S-AdaGrad (Alg. 2, without projection): full-matrix AdaGrad with a sketch for the d x d matrix.
 
-    Each parameter is one vector of d numbers; a step is x ← x - lr G̃^(-1/2) g, and costs rank * d numbers and
-    O(d rank) products. Meant for linear models and heads, where d is small and steps are cheap.
+    Each parameter is flattened to a vector of d numbers. A step is x ← x - lr G̃^(-1/2) g. The state is
+    rank * d numbers. Use it for linear models and heads, where d is small.
     """
 
     design: ClassVar[Design] = Design(InverseRoots, flat=True)

@@ -22,11 +22,11 @@ PAPER: dict[str, Any] = {
 class SketchyShampoo(Engine):
     """Shampoo with a Frequent Directions sketch for each axis of a weight (Alg. 3, Sec. 4.3).
 
-    For an m x n weight with gradient G: sketch β₂ L + G Gᵀ and β₂ R + Gᵀ G at ``rank``, take
-    L̃^(-1/4) M R̃^(-1/4) of the momentum M, with the escaped mass added back, and give it the length of the
-    graft's step. State: the momentum and rank * (m + n) numbers. With ``betas=(0, 1), graft=None, eps=0,
-    weight_decay=0`` a step is that of Alg. 3, to the digit with ``solver="exact"``. Options are explained in
-    `sketchy.optim.options.OPTIONS`.
+    For an m x n weight with gradient G, a step sketches L ← β₂ L + G Gᵀ and R ← β₂ R + Gᵀ G at ``rank``, and
+    adds the escaped mass to the sketches. The direction is L̃^(-1/4) M R̃^(-1/4), where M is the momentum. Its
+    length is set by the graft rule. The state is the momentum and rank * (m + n) numbers. With
+    ``betas=(0, 1), graft=None, eps=0, weight_decay=0, solver="exact"`` a step is that of Alg. 3.
+    `sketchy.optim.OPTIONS` explains the options.
 
     >>> import torch, sketchy
     >>> net = torch.nn.Linear(8, 4)

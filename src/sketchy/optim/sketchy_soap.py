@@ -8,14 +8,14 @@ from sketchy.optim.plan import Design
 
 
 class SketchySOAP(Engine):
-    """Adam in the basis of the sketches: SOAP's step for rank * (m + n) + rank² + m numbers and momentum.
+    """Adam in the basis of the sketches: SOAP's step with momentum and rank * (m + n) + rank² + m numbers.
 
-    The sketches of `SketchyShampoo` give a basis for rows and one for columns. The gradient's second moment
-    is kept entry by entry inside both bases, by rows and columns where one of them ends, and as one number
-    outside (`sketchy.core.corrected`). Momentum is divided by the roots of these moments, part by part. When
-    the bases turn, the moments are carried over by squared cosines. At full rank this is SOAP with a fresh
-    basis at each step, ``graft_scale`` times as long, and longer while gradients have few directions
-    (``graft="own"``).
+    The sketches of `SketchyShampoo` give a basis for rows and one for columns. The second moment of the
+    gradient is kept in these bases (`sketchy.core.corrected`): one for each entry inside both bases, one for
+    each row or column inside one of them, and a single one outside. Each part of the momentum is divided by
+    the root of its second moment. When the bases change, the moments are converted with squared cosines. At
+    full rank this is SOAP with a new basis at each step, multiplied by ``graft_scale``. Steps are made longer
+    while gradients have few directions (``graft="own"``).
     """
 
     design: ClassVar[Design] = Design(BasisMoments)

@@ -1,8 +1,8 @@
-"""Slots: what an optimizer keeps for a parameter, tensor by tensor, from shape and options alone.
+"""Slots: descriptions of the tensors that an optimizer keeps for a parameter.
 
-Making a state, checking a loaded one, counting its bytes, stacking it for a step and writing it back: all of
-these read slots and nothing else. A parameter's state is a flat dict of plain tensors, one for each slot. Its
-keys have no dots, since distributed checkpoints split names at them.
+A parameter's state is a flat dict of plain tensors, one for each slot. Slots depend on shape and options
+only. All code that makes a state, checks a loaded one, counts its bytes, or reads and writes it in a step
+uses the slots. Their names contain no dots, because distributed checkpoints split names at dots.
 """
 
 import math
@@ -34,7 +34,7 @@ class Meaning(Enum):
 
 @dataclass(frozen=True)
 class Codec:
-    """How a slot is stored: as numbers of one dtype."""
+    """How a slot is stored: in which dtype."""
 
     dtype: torch.dtype
 
@@ -51,11 +51,12 @@ class Codec:
 
 @dataclass(frozen=True)
 class Orthonormal(Codec):
-    """The same for a basis, whose columns are orthonormal again after decoding."""
+    """A codec for bases. It makes their columns orthonormal again when it decodes them."""
 
     def decode(self, stored: Tensor, work: torch.dtype) -> Tensor:
-        """Rounding costs orthonormality, not the span. Newton-Schulz steps restore it: an error of 1e-2
-        becomes 1e-4, then 1e-8 and, for float64, 1e-16.
+        """Convert to ``work``. If the basis was rounded, Newton-Schulz steps make it orthonormal again.
+
+        The error goes from 1e-2 to 1e-4 to 1e-8, and for float64 to 1e-16.
         """
         U = stored.to(work)
         for _ in range(0 if self.dtype == work else 3 if work == torch.float64 else 2):
@@ -68,15 +69,15 @@ FLOAT32, FLOAT64 = Codec(torch.float32), Codec(torch.float64)
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of a parameter's state, described."""
+    """The description of one tensor of a parameter's state."""
 
     meaning: Meaning
     shape: Shape
-    follows: tuple[int | None, ...]  # of each dimension: the axis of the weight (or block) that it runs along
+    follows: tuple[int | None, ...]  # for each dimension, the axis of the weight (or block) as long as it
     codec: Codec
-    blocks: int | None = None  # kept once for each of so many blocks, along a first dimension; None: once
-    in_place: bool = False  # as large as the weight: a part changes it where it lies
-    on_host: bool = False  # read by Python at each step, so that it may not lie on an accelerator
+    blocks: int | None = None  # the number of blocks, if each has its own (first dimension); None: only one
+    in_place: bool = False  # it is as large as the weight, so a part changes it in place
+    on_host: bool = False  # Python reads it at each step, so it is kept on the CPU
 
     @property
     def stored(self) -> Shape:
@@ -88,7 +89,7 @@ class Slot:
         return math.prod(self.stored) * self.codec.dtype.itemsize
 
     def create(self, device: torch.device) -> Tensor:
-        """What a parameter that has seen no gradient keeps: zeros; of a basis, its part says more."""
+        """A new tensor of zeros. (Bases are then filled by the part that owns them.)"""
         return torch.zeros(self.stored, dtype=self.codec.dtype, device="cpu" if self.on_host else device)
 
 
@@ -98,5 +99,5 @@ COUNTER = Slot(Meaning.COUNTER, (), (), FLOAT32)
 
 
 def fits(state: State, slots: Slots) -> bool:
-    """Whether a state is made of these slots."""
+    """Whether a state has exactly these slots, with the right shapes."""
     return state.keys() == slots.keys() and all(state[name].shape == s.stored for name, s in slots.items())

@@ -1,8 +1,8 @@
-"""A stack: weights of one plan on their way through a step, with their gradients and their state.
+"""A stack: weights with the same plan that step together, with their gradients and their state.
 
-Parts read and write the stacked state by name (``stack["row_moment"]``). New values are written into the
-parameters' own tensors at the end of the step, all at once. A bad gradient (NaN, Inf, or too large to be
-squared) counts as zero during the step. Its weight and its state stay as they were, and it is counted.
+Parts read and write the stacked state by name (``stack["row_moment"]``). At the end of the step, all new
+values are written into the parameters' own tensors. A bad gradient (NaN, Inf, or too large to be squared) is
+replaced by zero during the step. Its weight and state do not change, and it is counted as skipped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 Group = dict[str, Any]  # one of param_groups
 
-# From here on a gradient is as bad as Inf: sums of such, or their squares in float64, would be.
+# A gradient with a larger norm counts as bad: sums of such gradients, or their squares in float64, would be
+# Inf.
 _TOO_LARGE = {torch.float32: 1e28, torch.float64: 1e140}
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradients of a stack, zero where they are bad."""
+    """The gradients of a stack. Bad ones are replaced by zero."""
 
     whole: Tensor  # (K, *shape)
-    blocks: Tensor  # (S, *block), in the same memory where that can be
-    norm: Tensor  # (S,), float64, of the blocks
-    rows: Tensor  # (S, b_1), float64: sums of squares over the rows of the blocks
-    columns: Tensor | None  # (S, rest), the same of their columns, where the graft needs it
+    blocks: Tensor  # (S, *block), a view of ``whole`` if possible
+    norm: Tensor  # (S,), float64: norms of the blocks
+    rows: Tensor  # (S, b_1), float64: sums of squares of each row of the blocks
+    columns: Tensor | None  # (S, rest), float64: the same for columns, if the graft needs it
 
 
 class Stack:
@@ -46,47 +47,47 @@ class Stack:
         self, params: Sequence[Tensor], states: Sequence[State], plan: "Plan", group: Group, due: bool
     ) -> None:
         self.params, self.states, self.plan, self.group = params, states, plan, group
-        self.due = due  # whether sketches see this gradient (update_every)
-        self.good: Tensor | None = None  # (K,): which gradients are good; None: all are known to be
-        self._old: dict[str, Tensor] = {}  # what was read of the state, stacked
-        self._new: dict[str, Tensor] = {}  # what was written since
-        self.count = self["step"] + 1  # (K,): good gradients, with this one
+        self.due = due  # whether this gradient updates the sketches (update_every)
+        self.good: Tensor | None = None  # (K,): which gradients are good; None: all are known to be good
+        self._old: dict[str, Tensor] = {}  # the slots that were read, stacked
+        self._new: dict[str, Tensor] = {}  # the slots that were written
+        self.count = self["step"] + 1  # (K,): number of good gradients, including this one
         self._new["step"] = self.count
         self.steps = plan.layout.each(self.count)  # (S,)
 
     # ---- the state
 
     def __getitem__(self, name: str) -> Tensor:
-        """The newest value of a slot: (K, ...), or (S, ...) where it is kept for each block."""
+        """The newest value of a slot: (K, ...), or (S, ...) if each block has its own."""
         return self._new[name] if name in self._new else self.read((name,))[0]
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self._new[name] = value
 
     def read(self, names: Sequence[str]) -> list[Tensor]:
-        """The values of some slots before this step."""
+        """The values that some slots had before this step."""
         for name in names:
             if name not in self._old:
                 self._old[name] = self.stacked(name)
         return [self._old[name] for name in names]
 
     def write(self, values: Mapping[str, Tensor]) -> None:
-        """The values of some slots after this step."""
+        """Set the values of some slots after this step."""
         self._new.update(values)
 
     def own(self, name: str) -> list[Tensor]:
-        """A slot of each parameter, where it lies."""
+        """The tensors of a slot in the state, one for each parameter; not copied."""
         return [state[name] for state in self.states]
 
     def stacked(self, name: str) -> Tensor:
-        """A slot of all parameters; that of a single one is in its own memory."""
+        """A slot of all parameters in one tensor. For a single parameter it is a view of the state."""
         own = self.own(name)
         if self.plan.slots[name].blocks is None:
             return stacked(own)
         return own[0] if len(own) == 1 else torch.cat(own)
 
     def put_back(self, name: str, value: Tensor) -> None:
-        """Write what `stacked` gave, after a change in place."""
+        """Write back the result of `stacked` after it was changed in place."""
         if len(self.params) > 1:
             self._scatter({name: value})
 
@@ -105,7 +106,7 @@ class Stack:
     # ---- the two ends of a step
 
     def gradients(self) -> Task[Gradient]:
-        """The gradients, in the dtype of the arithmetic. Bad ones are zero, and marked in ``good``."""
+        """The gradients, in the dtype of the arithmetic. Bad ones become zero, and are marked in ``good``."""
         plan, layout = self.plan, self.plan.layout
         whole = stacked([p.grad for p in self.params if p.grad is not None]).to(plan.work)
         if self.group["maximize"]:
@@ -116,7 +117,7 @@ class Stack:
         norm = rows.sum(-1).sqrt()
         size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
         limit = _TOO_LARGE[whole.dtype]
-        if within((yield from reading(size)), -1.0, limit):  # no NaN is
+        if within((yield from reading(size)), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
         self.good = size < limit
         del blocks, matrix
@@ -131,7 +132,7 @@ class Stack:
         return None if self.good is None else self.plan.layout.each(self.good)
 
     def descend_(self, direction: Tensor, scale: Tensor) -> None:
-        """Move the weights by -lr * scale * direction, (S, *block) and (S,); bad gradients move nothing."""
+        """Add -lr * scale (S,) * direction (S, *block) to the weights, except to those with bad gradients."""
         layout = self.plan.layout
         if layout.count > 1:
             direction, scale = (
@@ -144,7 +145,7 @@ class Stack:
         descend_(self.params, direction, scale, self.good, self.group)
 
     def keep(self) -> None:
-        """Write what has changed into the state, and let go of it."""
+        """Write the changed slots into the state, and free the stacked copies."""
         changed = self._new
         if self.good is not None:
             old = self.read(tuple(changed))
@@ -156,11 +157,11 @@ class Stack:
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """(K, ...); a view of a single one."""
+    """Stack K tensors to (K, ...). The result for a single tensor is a view."""
     return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def _select(good: Tensor, new: Tensor, old: Tensor | float = 0.0) -> Tensor:
-    """``new`` for good gradients, ``old`` for bad ones; a stack may hold several blocks a parameter."""
+    """``new`` for good gradients, ``old`` for bad ones. ``new`` may have several blocks per parameter."""
     mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
     return torch.where(mask, new.to(old.dtype) if isinstance(old, Tensor) else new, old)

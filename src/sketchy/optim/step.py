@@ -1,4 +1,4 @@
-"""One step of one stack of weights: the arrows of `docs/architecture.md`, a line each."""
+"""One step of one stack of weights: a line of code for each arrow in `docs/architecture.md`."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from sketchy.optim.stack import Stack
 def step(stack: Stack) -> Task[None]:
     """Gradients → statistics → preconditioner → graft → momentum → direction → weights → state."""
     plan = stack.plan
-    G = yield from stack.gradients()  # bad ones are zero, and marked
+    G = yield from stack.gradients()  # bad ones are zero
     steps = yield from reading(stack.steps)
     old = plan.statistics.read(stack)
     new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
@@ -31,11 +31,10 @@ def step(stack: Stack) -> Task[None]:
 def _direction_(
     stack: Stack, steps: Numbers, x: Tensor, ahead: Tensor, learned: Any, length: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Precondition the gradient ahead * x that momentum expects, and give it the graft's length.
+    """Precondition the momentum ahead * x (S, *block), and give it the length that the graft rule sets.
 
-    Return (direction, scale); the step is scale * direction. x (S, *block) is overwritten. ``length``: that
-    of the graft's step, where the gradient gave it. Before its ``start_step`` a weight takes the graft's own
-    step.
+    Return (direction, scale); the step is scale * direction. x is overwritten. ``length``: the length of the
+    graft's step if the gradient decides it, else None. Before ``start_step`` the step is the graft's own.
     """
     plan, first = stack.plan, stack.group["start_step"]
     length = plan.graft.length(stack, x, ahead) if length is None else length

@@ -1,7 +1,7 @@
 """Panels: pieces of a large stack that fit in a cache, for chains of elementwise operations.
 
-A chain that works on one panel after the other needs little scratch memory. Accelerators and compilers get
-the whole stack: they fuse the chain, or have the bandwidth.
+A chain that works on one panel after the other stays in the cache and needs little scratch memory.
+Accelerators and compilers get the whole stack: accelerators have the bandwidth, and compilers fuse the chain.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from torch import Tensor
 
 # Three panels fit in a second-level cache of 2 MB.
 _BYTES = 1 << 19
-# Each panel costs the launch of its operations.
+# The largest number of panels: each one costs the launch of its operations.
 _MOST = 8
 
 Panel = tuple[slice, tuple[slice, ...]]
@@ -23,7 +23,7 @@ def panels(x: Tensor) -> Iterator[Panel]:
     Yields (index of the panel's matrices in the stack, index of the panel in x).
     """
     whole = slice(None)
-    # compilers first: they may not know how large x is
+    # check for compilers first: they may not know the size of x
     if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() < 2 or x.nbytes <= _BYTES:
         yield whole, (whole,)
         return

@@ -1,4 +1,4 @@
-"""Products of a large matrix with a thin one, in the orders and layouts that BLAS is fastest in.
+"""Products of a large matrix with a thin one, in the order and memory layout that is fastest in BLAS.
 
 Each equals ``@`` up to rounding. Everything is batched over leading dimensions.
 """
@@ -6,25 +6,26 @@ Each equals ``@`` up to rounding. Everything is batched over leading dimensions.
 import torch
 from torch import Tensor
 
-# Rows that lie a multiple of a page apart share cache sets. With few columns a product reads each row once,
-# and the collisions cost a fourth of its time. Some hundred rows at a time don't collide.
+# If the distance between rows is a multiple of a page, the rows share cache sets. With few columns a product
+# reads each row once, and the cache conflicts cost a fourth of its time. A few hundred rows at a time don't
+# conflict.
 _PAGE = 4096
 _FEW = 128
 _ROWS = 512
 
-# Columns that lie a power of two apart share few cache lines. With a longer stride a Cholesky factor takes
-# half the time.
+# If the distance between columns is a power of two, they share few cache sets. With a longer stride a
+# Cholesky factor takes half the time.
 _POWER = 128
 _PADDING = 8
 
 
 def product(A: Tensor, X: Tensor) -> Tensor:
-    """A @ X for a large A and a thin X. Where A lies transposed in memory, this computes (Xᵀ Aᵀ)ᵀ."""
+    """A @ X for a large A and a thin X. If A is stored transposed, this computes (Xᵀ Aᵀ)ᵀ."""
     return _from_left(X, A.mT).mT if _transposed(A) else A @ X
 
 
 def by_rows(X: Tensor) -> Tensor:
-    """X, copied by rows if it is narrow: `product` with such a right factor is up to a fifth faster."""
+    """X, stored by rows if it is narrow: `product` with such a right factor is up to a fifth faster."""
     return _contiguous(X) if X.shape[-1] <= _FEW else X
 
 
@@ -32,7 +33,7 @@ def add_product_(Y: Tensor, A: Tensor, X: Tensor) -> Tensor:
     """Y + A @ X, computed as in `product`. Y may be overwritten."""
     if not A.dim() == X.dim() == Y.dim() == 3:
         return Y + product(A, X)
-    if _transposed(A) and X.shape[-1] <= _FEW:  # with more columns Yᵀ by rows costs more than it saves
+    if _transposed(A) and X.shape[-1] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves
         return _from_left(X, A.mT, plus=_contiguous(Y.mT)).mT
     return Y.baddbmm_(A, X)
 
@@ -51,7 +52,7 @@ def solve_transposed_(Y: Tensor, L: Tensor) -> Tensor:
 
 
 def lower_gram(K: Tensor) -> Tensor:
-    """KᵀK (..., l, l), of which the lower triangle counts; for some l bordered by a unit matrix."""
+    """KᵀK (..., l, l); only its lower triangle is valid. For some l it is padded by a unit matrix."""
     l = K.shape[-1]
     if l % _POWER:
         return K.mT @ K
@@ -65,7 +66,7 @@ def lower_gram(K: Tensor) -> Tensor:
 
 
 def lower_gram_of_triangle(L: Tensor) -> Tensor:
-    """LᵀL of a lower triangle (..., l, l), of which the lower triangle counts."""
+    """LᵀL for a lower triangle L (..., l, l); only the lower triangle of the result is valid."""
     l = L.shape[-1]
     if l % _POWER:
         return L.mT @ L
@@ -87,15 +88,15 @@ def _from_left(X: Tensor, A: Tensor, plus: Tensor | None = None) -> Tensor:
 
 
 def _contiguous(X: Tensor) -> Tensor:
-    """X stored by rows. Torch transposes a matrix in half the time that it takes for a stack of one."""
+    """X stored by rows. Torch copies a single transposed matrix in half the time of a stack of one."""
     return X[0].contiguous().unsqueeze(0) if X.dim() == 3 and X.shape[0] == 1 else X.contiguous()
 
 
 def _collides(A: Tensor, columns: int) -> bool:
-    """Whether rows of A evict each other from the cache in a product with ``columns`` columns."""
+    """Whether rows of A conflict in the cache during a product with ``columns`` columns."""
     return A.device.type == "cpu" and columns <= _FEW and A.stride(-2) * A.element_size() % _PAGE == 0
 
 
 def _transposed(A: Tensor) -> bool:
-    """Whether columns lie together in memory."""
+    """Whether A is stored by columns."""
     return A.stride(-1) != 1 and A.stride(-2) == 1

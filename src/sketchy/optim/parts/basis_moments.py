@@ -35,7 +35,7 @@ class BasisMoments:
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[Learned]:
-        """Carry the second moments over to the new bases, and fold the gradient in."""
+        """Convert the second moments to the new bases, and add the gradient."""
         yield from ()
         U, V = self._bases(new, G.blocks)
         moments = stack["second_moment"]
@@ -54,12 +54,12 @@ class BasisMoments:
         return direction, scale * correction(group["betas"][1], stack.steps).sqrt()
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        if options["update_every"] > 1:  # these moments see gradients that the sketches don't
+        if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
             return None
         return corrected.mass(state["second_moment"], self.block) / weights(options["betas"][1])[1]
 
     def _bases(self, sketches: Sequence[Sketch | None], like: Tensor) -> tuple[Tensor, Tensor]:
-        """The bases of both axes, without columns where an axis is not sketched."""
+        """The bases of both axes. If an axis is not sketched, its basis has no columns."""
         left, right = (
             like.new_zeros(len(like), size, 0) if sketch is None else sketch.basis
             for sketch, size in zip(sketches, self.block, strict=True)

@@ -1,4 +1,4 @@
-"""What parts promise: the methods that a step calls, and the record of a weight that they are made from."""
+"""The interfaces of parts (the methods that a step calls), and the record of a weight that makes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weight:
-    """What parts are made from: the shape and dtypes of a weight, and the options that shape its state."""
+    """The arguments of parts: shape and dtypes of a weight, and the options on which its state depends."""
 
     layout: Layout
-    wide: torch.dtype  # of moments and momentum: float32, or float64 for float64 weights
-    work: torch.dtype  # of the arithmetic
+    wide: torch.dtype  # the dtype of moments and momentum: float32, or float64 for float64 weights
+    work: torch.dtype  # the dtype of the arithmetic
     options: Mapping[str, Any]
 
     def slot(self, meaning: Meaning, codec: Codec, **traits: bool) -> Slot:
-        """As large as the weight."""
+        """A slot as large as the weight."""
         shape = self.layout.shape
         return Slot(meaning, shape, tuple(range(len(shape))), codec, **traits)
 
     def block_slot(
         self, meaning: Meaning, codec: Codec, shape: Shape, follows: tuple[int | None, ...], **traits: bool
     ) -> Slot:
-        """Kept for each block."""
+        """A slot of which each block has its own."""
         return Slot(meaning, shape, follows, codec, blocks=self.layout.count, **traits)
 
 
 class Part(Protocol):
     @property
     def slots(self) -> Slots:
-        """What it keeps."""
+        """The slots of the state that this part owns."""
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the covariances' trace; None: it is not in the state."""
+        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of its covariances; None if unknown here."""
 
 
 class Preconditioner(Part, Protocol):
-    least_axes: ClassVar[int]  # weights with fewer axes longer than one take Adam's path
-    waits: ClassVar[bool]  # whether ``start_step`` delays it
+    least_axes: ClassVar[int]  # a weight with fewer axes longer than one takes Adam's path
+    waits: ClassVar[bool]  # whether it is not used before ``start_step``
 
     @classmethod
     def of(cls, weight: Weight, statistics: "Sketches") -> Self: ...
@@ -57,29 +57,33 @@ class Preconditioner(Part, Protocol):
     def update(
         self, stack: "Stack", G: "Gradient", old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[Any]:
-        """Learn from a gradient, given the sketches before and after it. Returns what `apply_` needs."""
+        """Learn from a gradient, given the sketches before and after it. Return what `apply_` needs."""
 
     def apply_(self, stack: "Stack", x: Tensor, scale: Tensor, learned: Any) -> tuple[Tensor, Tensor]:
-        """Precondition scale * x, (S,) and (S, *block). Return (direction, scale), to be multiplied.
+        """Precondition scale * x for scale (S,) and x (S, *block).
 
-        The direction is in x's memory where that can be.
+        Return (direction, new scale); the result is their product. x may be overwritten: the direction reuses
+        its memory if possible.
         """
 
 
 class Graft(Part, Protocol):
-    by_columns: ClassVar[bool]  # whether it needs the energy of a gradient's columns
+    by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
 
     @classmethod
     def of(cls, weight: Weight) -> Self: ...
 
     def update(self, stack: "Stack", G: "Gradient") -> Tensor | None:
-        """Learn from a gradient. Returns the length (S,) of the rule's step if the gradient decides it."""
+        """Learn from a gradient. Return the length (S,) of the rule's step, if the gradient decides it."""
 
     def length(self, stack: "Stack", x: Tensor, ahead: Tensor) -> Tensor | None:
-        """The length (S,) of the rule's step for ahead * x; None: a step keeps its own length."""
+        """The length (S,) of the rule's step for the momentum ahead * x. None: steps keep their length."""
 
     def step(self, stack: "Stack", x: Tensor, length: Tensor | None) -> Tensor:
-        """The rule's own step for x (S, *block), taken before ``start_step``; ``length``: see `length`."""
+        """The rule's own step for the momentum x (S, *block), for use before ``start_step``.
+
+        ``length``: the length of this step, see `length`.
+        """
 
     def rescale(self, stack: "Stack", direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
-        """The new scale (S,) of scale * direction (S, *block), which has the rule's length."""
+        """The new scale (S,) that gives the step scale * direction (S, *block) the length of this rule."""

@@ -1,8 +1,9 @@
-"""Graft rules: whose length a preconditioned step has (Sec. 5, App. C). One class a rule; `RULES` names them.
+"""Graft rules: they set the length of a preconditioned step (Sec. 5, App. C). `RULES` lists them by name.
 
-A rule keeps second moments of the gradient and computes the length of its own step for the momentum.
-Normalised rules see gradients of length one, and take their length from the gradient: normalised momentum
-would step as far as ever when the gradient has gone.
+A rule is an optimizer of its own, for example Adam with a second moment for each row. It keeps second moments
+of the gradient. A preconditioned step gets the length that the rule's step would have for the same momentum.
+Normalised rules divide gradients by their norm. They take the length of their step for the gradient instead
+of the momentum: normalised momentum would give long steps even when the gradient is almost zero.
 """
 
 import math
@@ -30,15 +31,15 @@ from sketchy.optim.parts.contracts import Graft, Weight
 from sketchy.optim.slots import FLOAT64, Codec, Meaning, Slots, State
 from sketchy.optim.stack import Gradient, Stack
 
-# In eigenbases steps are short where gradients have few directions. On the first plateau of an autoencoder
-# the length by rows was 2 to 500 times a step's own one; after that, and on a character model, 0.4 to 2
-# times.
+# Steps in an eigenbasis are short if gradients have few directions. On the first plateau of an autoencoder,
+# the rule `Rows` gave 2 to 500 times the step's own length. Later, and on a character model, it gave 0.4 to 2
+# times this length.
 FLOOR = 0.5
 
 
 @dataclass(frozen=True)
 class Ungrafted:
-    """A step keeps its own length."""
+    """No grafting: a step keeps its own length."""
 
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Ungrafted:
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """A rule that lends its length: `graft_scale` times as long a step. What it keeps is in ``slots``."""
+    """Base of the rules. A preconditioned step is ``graft_scale`` times as long as the rule's step."""
 
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Rule(ABC):
 
 
 class Sgd(Rule):
-    """The length of the momentum. Keeps nothing."""
+    """The length of the momentum. Needs no state."""
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
         return x
@@ -120,7 +121,7 @@ class Rows(Rule):
         return ahead * moments.length_by_rows(x, self._roots(stack, x))
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        if options["update_every"] > 1:  # these moments see gradients that the sketches don't
+        if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
             return None
         return state["row_moment"].sum(-1) / weights(options["betas"][1])[1]
 
@@ -130,7 +131,7 @@ class Rows(Rule):
 
 
 class Own(Rows):
-    """A step's own length, but at least half of that by rows. Keeps m numbers."""
+    """The step's own length, but at least half of the length that `rows` gives. Keeps m numbers."""
 
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         assert length is not None
@@ -191,12 +192,12 @@ class RmsProp(Rule):
         return ahead * self._length(stack, x, over=None)
 
     def _length(self, stack: Stack, x: Tensor, over: Tensor | None) -> Tensor:
-        # stacked anew each time: held meanwhile, the roots would be a third stack
+        # stacked again each time: to keep the roots would need memory for a third stack
         root = as_matrix(stack.stacked("graft_root"))
         return length_over_root(as_matrix(x), root, self._filled(stack), stack.group["eps"], over)
 
     def _over(self, G: Gradient) -> Tensor | None:
-        """What gradients are divided by before they count."""
+        """The divisor of gradients before they are added; None: they are not divided."""
         return None
 
     def _decay(self, stack: Stack) -> float:
@@ -207,14 +208,14 @@ class RmsProp(Rule):
 
 
 class Adagrad(RmsProp):
-    """AdaGrad's length: as rmsprop, with sums of squares instead of averages. Keeps m n numbers."""
+    """AdaGrad's length: like rmsprop, with sums of squares instead of averages. Keeps m n numbers."""
 
     def _decay(self, stack: Stack) -> float:
         return 1.0
 
 
 class _Normalized(RmsProp):
-    """Sees gradients of length one. The length is that of its step for the gradient, not the momentum."""
+    """Divides gradients by their norm. The length is that of its step for the gradient, not the momentum."""
 
     def update(self, stack: Stack, G: Gradient) -> Tensor:
         super().update(stack, G)
@@ -231,11 +232,11 @@ class _Normalized(RmsProp):
 
 
 class RmsPropNormalized(_Normalized):
-    """As rmsprop, for gradients divided by their norm. Keeps m n numbers."""
+    """Like rmsprop, for gradients divided by their norm. Keeps m n numbers."""
 
 
 class AdagradNormalized(_Normalized, Adagrad):
-    """As adagrad, for gradients divided by their norm. Keeps m n numbers."""
+    """Like adagrad, for gradients divided by their norm. Keeps m n numbers."""
 
 
 RULES: dict[str | None, type[Graft]] = {

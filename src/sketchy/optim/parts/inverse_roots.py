@@ -22,8 +22,8 @@ class InverseRoots:
     least_axes: ClassVar[int] = 0
     waits: ClassVar[bool] = True
 
-    exponent: float  # of each axis
-    slots: Slots = field(default_factory=dict)  # the sketches say it all
+    exponent: float  # of the inverse root of each axis
+    slots: Slots = field(default_factory=dict)  # none: everything is in the sketches
 
     @classmethod
     def of(cls, weight: Weight, statistics: Sketches) -> "InverseRoots":
@@ -38,7 +38,7 @@ class InverseRoots:
         for axis in axes:
             sketch = new[axis.index]
             assert sketch is not None
-            stale = not stack.due and not axis.exact  # a whole covariance tells weak directions from new ones
+            stale = not stack.due and not axis.exact  # full covariances distinguish weak and new directions
             tasks.append(inverse_root_of(sketch, self.exponent, eps, stale=stale, rounding=rounding))
         found = yield from gather(tasks)
         roots: Roots = [None] * len(new)

@@ -1,4 +1,4 @@
-"""Momentum: an average of gradients, as large as the weight, changed where it lies."""
+"""Momentum: an average of gradients, as large as the weight, updated in place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from sketchy.optim.stack import Gradient, Stack
 @dataclass(frozen=True)
 class Momentum:
     slots: Slots = field(default_factory=dict)  # empty with beta1 = 0
-    rounding: float = 0.0  # the share of an entry that is lost if fewer digits are stored than are used
+    rounding: float = 0.0  # relative rounding error of an entry, if it is stored in a shorter dtype
 
     @classmethod
     def of(cls, weight: Weight) -> "Momentum":
@@ -28,7 +28,7 @@ class Momentum:
         return cls({"momentum": slot}, codec.eps if codec.dtype.itemsize < weight.work.itemsize else 0.0)
 
     def update(self, stack: Stack, G: Gradient) -> tuple[Tensor, Tensor]:
-        """Return (x (K, *shape), scale (K,)): momentum expects the gradient scale * x. x is new memory."""
+        """Add the gradient. Return x (K, *shape), a new tensor, and scale (K,): the momentum is scale * x."""
         if not self.slots:
             return G.whole.clone(), torch.ones_like(stack.count, dtype=torch.float64)
         return momentum.advance_(

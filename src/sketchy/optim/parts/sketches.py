@@ -1,4 +1,4 @@
-"""Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the whole covariance."""
+"""Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the full covariance."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,22 +26,22 @@ class Axis:
     """One preconditioned axis of a block."""
 
     name: str  # prefix of its slots: left, right, axis0, ...
-    index: int  # in the block
+    index: int  # of this axis in the block
     dim: int  # d
     rank: int  # l
 
     @cached_property
     def exact(self) -> bool:
-        """Whether the whole covariance is kept: nothing escapes."""
+        """Whether the full covariance is kept, so that no mass escapes."""
         return self.rank == self.dim
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of its slots, in the order of the fields of a sketch."""
+        """The names of its slots, in the order of the fields of `Sketch`."""
         return tuple(f"{self.name}_{field}" for field in _FIELDS)
 
     def stored(self, state: State) -> Sketch:
-        """The sketch of a state, as it is stored: (blocks, ...)."""
+        """The sketches (blocks, ...) in a state, in the stored dtype."""
         return Sketch(*(state[name] for name in self.names))
 
 
@@ -54,7 +54,7 @@ class Sketches:
 
     @classmethod
     def of(cls, weight: Weight) -> "Sketches":
-        """A sketch of at most ``rank`` columns for each axis; all columns where there is no such option."""
+        """A sketch with at most ``rank`` columns for each axis. Without this option, the full covariance."""
         options, block = weight.options, weight.layout.block
         shortest = min(range(len(block)), key=lambda i: block[i])
         axes = tuple(
@@ -70,7 +70,7 @@ class Sketches:
 
     @classmethod
     def none(cls, weight: Weight) -> "Sketches":
-        """Of a weight that takes Adam's path."""
+        """No sketches, for a weight on Adam's path."""
         return cls((), weight.layout.count, Orthonormal(weight.wide), weight.work)
 
     @cached_property
@@ -93,13 +93,13 @@ class Sketches:
         return slots
 
     def initialize_(self, state: State) -> None:
-        """Give a new state orthonormal bases to start from, the same in each block."""
+        """Set the bases of a new state to orthonormal columns, the same in each block."""
         for axis in self.live:
             basis = state[f"{axis.name}_basis"]
             basis.copy_(core.empty(axis.dim, axis.rank, dtype=self.work, device=basis.device).basis)
 
     def read(self, stack: Stack) -> list[Sketch | None]:
-        """The sketch of each axis as it was before this step, its basis in the dtype of the arithmetic."""
+        """The sketches before this step, one for each axis, with bases in the dtype of the arithmetic."""
         sketches: list[Sketch | None] = [None] * len(self.axes)
         for axis in self.live:
             basis, *rest = stack.read(axis.names)
@@ -109,7 +109,7 @@ class Sketches:
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None]
     ) -> Task[Sequence[Sketch | None]]:
-        """Fold a gradient into the sketches (Alg. 3, line 5) if it is their turn; returns the new ones."""
+        """Add a gradient to the sketches (Alg. 3, line 5) if they are due. Return the new sketches."""
         if not self.axes:
             return old
         self._count_turn(stack)
@@ -135,7 +135,7 @@ class Sketches:
         return None if exact is None else exact.stored(state).eigenvalues.sum(-1)
 
     def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
-        """Store a sketch. What rounding its basis changes is part of its certified error."""
+        """Store a sketch. If its basis is rounded, the error is added to its certified error."""
         if self.codec.dtype != self.work:
             basis = self.codec.encode(sketch.basis)
             error = exchange_error(sketch.basis, sketch.eigenvalues, self.codec.decode(basis, self.work))
@@ -143,7 +143,8 @@ class Sketches:
         stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
 
     def _count_turn(self, stack: Stack) -> None:
-        """Count gradients for ``update_every``. Bad ones count where the host can't know that they are."""
+        """Count gradients for ``update_every``. On the CPU bad ones are not counted; elsewhere they are,
+        because Python would have to wait to know them."""
         good = stack.good
         known = good is not None and good.device.type == "cpu"
         torch._foreach_add_(
