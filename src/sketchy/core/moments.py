@@ -112,11 +112,11 @@ def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[T
     """
     total = rows.sum(-1, keepdim=True)
     share = columns / torch.where(total > 0, total, 1.0)
-    a, b = (inverse_root(values, eps) for values in (rows, share))
+    a, b = (damped_inverse_root(values, eps) for values in (rows, share))
     return a.unsqueeze(-1), b.unsqueeze(-2)
 
 
-def inverse_root(values: Tensor, eps: float) -> Tensor:
+def damped_inverse_root(values: Tensor, eps: float) -> Tensor:
     """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
     damped = root + eps * root.amax(-1, keepdim=True)
@@ -130,7 +130,7 @@ def row_roots(rows: Tensor, filled: Tensor, eps: float, entries: int) -> Tensor:
     entries of a block.
     """
     mean = rows * (rows.shape[-1] / entries)
-    return inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
+    return damped_inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
 
 
 def step_by_rows(x: Tensor, a: Tensor) -> Tensor:

@@ -60,10 +60,10 @@ def inverse_root(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l). It is zero for an empty sketch."""
-    return run(inverse_root_of(sketch, exponent, eps, stale=stale, rounding=rounding))
+    return run(inverse_root_task(sketch, exponent, eps, stale=stale, rounding=rounding))
 
 
-def inverse_root_of(
+def inverse_root_task(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> Task[InverseRoot]:
     """`inverse_root` as a task."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sketchy.core.axes import Layout, layout
 from sketchy.optim.options import OPTIONS
-from sketchy.optim.parts.contracts import Graft, Part, Preconditioner, Weight
+from sketchy.optim.parts.contracts import Graft, KnowsEnergy, Part, Preconditioner, WeightSpec
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
@@ -76,11 +76,11 @@ class Plan:
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown."""
-        for part in reversed(self.parts):
-            known = part.slots.keys() <= state.keys()
-            energy = part.gradient_energy(state, options) if known else None
-            if energy is not None:
-                return energy
+        for part in (self.graft, self.preconditioner, self.statistics):  # the cheapest first
+            if isinstance(part, KnowsEnergy) and part.slots.keys() <= state.keys():
+                energy = part.gradient_energy(state, options)
+                if energy is not None:
+                    return energy
         return None
 
 
@@ -112,7 +112,7 @@ def _plan(
         merge_dims = options.get("merge_dims")
         cut = layout(shape, merge_dims=merge_dims, block_size=options["block_size"], flat=design.flat)
     work = torch.float64 if not is_adam and options["sketch_dtype"] == "float64" else wide
-    weight = Weight(cut, wide, work, options)
+    weight = WeightSpec(cut, wide, work, options)
     statistics = Sketches.none(weight) if is_adam else Sketches.of(weight)
     return Plan(
         # a weight without entries has a state too: distributed checkpoints expect one for every parameter
@@ -127,7 +127,7 @@ def _plan(
     )
 
 
-def together(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
+def stack_limit(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
     """The largest number of weights of a plan in one stack."""
     limit = options["stack_size"] or (_STACK_ON_CPU if device.type == "cpu" else _STACK)
     return max(1, limit // max(1, math.prod(plan.layout.shape)))

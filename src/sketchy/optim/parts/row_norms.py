@@ -3,15 +3,13 @@
 Each row is divided by the running root mean square of this row in the directions so far. Keeps m numbers.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from sketchy.core import moments
-from sketchy.optim.parts.contracts import Weight
-from sketchy.optim.slots import FLOAT64, Meaning, Slots, State
+from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.slots import FLOAT64, Meaning, Slots
 from sketchy.optim.stack import Stack
 
 
@@ -20,7 +18,7 @@ class RowNorms:
     slots: Slots
 
     @classmethod
-    def of(cls, weight: Weight) -> "RowNorms":
+    def of(cls, weight: WeightSpec) -> "RowNorms":
         rows = weight.layout.block[:1]
         return cls({"direction_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
@@ -33,6 +31,3 @@ class RowNorms:
         )
         stack["direction_moment"] = moment
         return direction, scale
-
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
-        return None
