@@ -8,14 +8,14 @@ from checks import assert_close
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.core import momentum
 from sketchy.core.extremes import energies
-from sketchy.core.tuned import panels
+from sketchy.core.tuned import panels, sizes
 
 SHAPES = [(1, 7, 5), (4, 7, 5), (3, 40), (5,), (2, 3, 4, 5), (1, 1, 90)]
 
 
 @pytest.fixture(params=[1, 100, 300, 1000], ids=lambda size: f"{size}_bytes")
 def small_cache(request, monkeypatch):
-    monkeypatch.setattr(panels, "_BYTES", request.param)
+    monkeypatch.setattr(sizes, "PANEL_BYTES", request.param)
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if len(shape) > 1], ids=str)
@@ -28,7 +28,7 @@ def test_every_entry_is_in_one_panel(shape, small_cache):
 
 
 def test_a_large_stack_is_cut_and_a_small_one_is_not(monkeypatch):
-    monkeypatch.setattr(panels, "_BYTES", 4 * 60)
+    monkeypatch.setattr(sizes, "PANEL_BYTES", 4 * 60)
     assert len(list(panels.panels(torch.zeros(3, 4, 5)))) == 1
     assert len(list(panels.panels(torch.zeros(4, 4, 5)))) == 2
     assert len(list(panels.panels(torch.zeros(2, 40, 5)))) == 2 * 4
@@ -48,7 +48,7 @@ def test_momentum_is_the_same_by_panels(moving_average, nesterov, small_cache, m
     options = {"moving_average": moving_average, "nesterov": nesterov}
     by_panels, kept = M.clone(), M.clone()
     found = momentum.advance_(by_panels, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options)
-    monkeypatch.setattr(panels, "_BYTES", 1 << 30)
+    monkeypatch.setattr(sizes, "PANEL_BYTES", 1 << 30)
     expected = momentum.advance_(kept, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options)
     assert all(map(torch.equal, found, expected)) and torch.equal(by_panels, kept)
 
@@ -68,6 +68,6 @@ def test_a_step_is_the_same_by_panels(kind, small_cache, monkeypatch, rng):
         return [p.detach() for p in params]
 
     by_panels = train()
-    monkeypatch.setattr(panels, "_BYTES", 1 << 30)
+    monkeypatch.setattr(sizes, "PANEL_BYTES", 1 << 30)
     for found, expected in zip(by_panels, train(), strict=True):
         assert_close(found, expected, scale=1, tolerance=1e-9)

@@ -1,6 +1,7 @@
 """The table of optimizers x gradients that would ruin a run: NaN, Inf, zero, rank one, tiny, huge."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 import torch
@@ -73,6 +74,21 @@ class HostReads(TorchDispatchMode):
     def __init__(self, allowed: Iterable[Tensor] = ()) -> None:
         super().__init__()
         self.allowed = {tensor.data_ptr() for tensor in allowed}
+
+    def __enter__(self) -> "HostReads":
+        """`Tensor.tolist` reads without an operation that could be seen."""
+        self.tolist = torch.Tensor.tolist
+
+        def counted(tensor: Tensor) -> Any:
+            self.count += tensor.data_ptr() not in self.allowed
+            return self.tolist(tensor)
+
+        torch.Tensor.tolist = counted  # type: ignore[method-assign,assignment]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        torch.Tensor.tolist = self.tolist  # type: ignore[method-assign]
+        super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         aten = torch.ops.aten
@@ -307,3 +323,13 @@ def test_steps_fade_when_gradients_have_gone(rule: str | None) -> None:
         lengths.append(float((p.detach() - before).norm()))
     assert max(lengths[10:]) <= max(lengths[:10])
     assert lengths[-1] < 0.02 * lengths[9]
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)
+def test_a_gradient_beyond_the_range_of_the_stored_momentum_is_bad(stored: torch.dtype) -> None:
+    p = torch.nn.Parameter(torch.ones(4, 3, dtype=torch.float64))
+    optimizer = sketchy.SketchySOAP([p], momentum_dtype=stored)
+    for scale in (1.0, 1e50, 1.0):
+        p.grad = torch.full_like(p, scale)
+        optimizer.step()
+    assert p.isfinite().all() and float(optimizer.state[p]["skipped"]) == 1

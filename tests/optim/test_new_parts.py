@@ -12,21 +12,23 @@ from torch import Tensor
 
 from benchmarks import pages
 from optim import test_every_optimizer, test_state
-from optim.optimizers import F32, Case, advance, assert_same, snapshot, stepped, weights
+from optim.optimizers import CASES, F32, F64, Case, advance, assert_same, gradient, snapshot, stepped, weights
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.memory import Weight as Stored
 from sketchy.analysis.memory import planned
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
 from sketchy.optim import OPTIONS
+from sketchy.optim import plan as plans
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import Option
+from sketchy.optim.parts import basis_moments, entry_moments, grafts, momentum, row_norms, sketches
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.grafts import RULES, Rule
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.plan import Design
-from sketchy.optim.slots import FLOAT64, Meaning, Slots
+from sketchy.optim.slots import FLOAT64, Codec, Meaning, Slots
 from sketchy.optim.stack import Gradient, Stack
 
 
@@ -199,3 +201,58 @@ def test_a_checkpoint_is_named_after_the_class_that_has_the_design() -> None:
     with pytest.raises(ValueError, match="was saved by First"):
         Second(params).load_state_dict(optimizer.state_dict())
     Renamed(params).load_state_dict(optimizer.state_dict())
+
+
+class Halved(Codec):
+    """Stores half of a value, which loses nothing."""
+
+    plain: ClassVar[bool] = False  # type: ignore[misc,assignment]
+
+    def encode(self, value: Tensor) -> Tensor:
+        return super().encode(value / 2)
+
+    def decode(self, stored: Tensor) -> Tensor:
+        return 2 * super().decode(stored)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "blocks" not in case.name], ids=str)
+def test_a_way_to_store_state_is_one_codec(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every part reads and writes its slots through their codecs; bad gradients keep them to the bit."""
+
+    def train() -> tuple[list[Tensor], Any]:
+        params = weights(F64)
+        optimizer = case.make(params)
+        for step in range(5):
+            for i, p in enumerate(params):
+                bad = step == 3 and i == 1
+                p.grad = torch.full_like(p, torch.nan) if bad else gradient(p, i, step)
+            optimizer.step()
+        return [p.detach() for p in params], optimizer
+
+    expected, plain = train()
+    plans._plan.cache_clear()
+    for module in (momentum, entry_moments, grafts):
+        monkeypatch.setattr(module, "Codec", Halved)
+    for module in (grafts, basis_moments, row_norms, sketches):
+        monkeypatch.setattr(module, "FLOAT64", Halved(F64, F64))
+    found, coded = train()
+    plans._plan.cache_clear()
+    for p, q in zip(found, expected, strict=True):
+        assert torch.equal(p, q)
+    halves = {"momentum", "root_moment", "row_moment", "second_moment", "left_eigenvalues", "graft_root"}
+    for name, tensor in snapshot(plain).items():
+        factor = 2 if name.split(".")[-1] in halves else 1
+        if factor == 2:
+            assert torch.equal(factor * snapshot(coded)[name], tensor), name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_slot_says_which_axis_each_of_its_dimensions_follows(case: Case) -> None:
+    optimizer, params = stepped(case)
+    for p in params:
+        plan = type(optimizer).plan_of(tuple(p.shape), p.dtype, **case.options)
+        for name, slot in plan.slots.items():
+            assert len(slot.follows) == len(slot.shape), name
+            sides = plan.layout.shape if slot.blocks is None else plan.layout.block
+            for size, axis in zip(slot.shape, slot.follows, strict=True):
+                assert axis is None or size == sides[axis], name

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from optim.optimizers import BF16, CASES, F32, Case, assert_near, gradient, run
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.optim import schedule
+from sketchy.core.tuned import sizes
 
 COUNT, SHAPE, RANK = 4, (512, 384), 8
 STACK = COUNT * SHAPE[0] * SHAPE[1] * 4
@@ -119,5 +119,5 @@ def test_results_do_not_depend_on_which_stacks_go_together(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = run(case)
-    monkeypatch.setattr(schedule, "_CACHE", 0)
+    monkeypatch.setattr(sizes, "WAVE_BYTES", 0)
     assert_near(run(case), together, 1e-4)

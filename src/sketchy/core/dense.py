@@ -10,12 +10,11 @@ from torch import Tensor
 from sketchy.core.extremes import divide, extreme_scale, frobenius
 from sketchy.core.sketch import NOISE, Sketch
 from sketchy.core.tasks import Task, run
+from sketchy.core.tuned.sizes import COLUMNS_IN_DOUBLE
 
 # What rounding the basis adds to the error of one update, relative to ‖C‖ and in units of the basis' eps. The
 # value has a safety margin.
 _ROUNDING = 16.0
-# The number of columns that are converted to float64 at a time.
-_COLUMNS = 512
 
 
 def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None = None) -> Sketch:
@@ -35,7 +34,7 @@ def update_task(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None 
     if scale is not None:
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
     C = (U * lam.unsqueeze(-2)) @ U.mT
-    for some in A.split(_COLUMNS, dim=-1):
+    for some in A.split(COLUMNS_IN_DOUBLE, dim=-1):
         some = some.double()
         C.add_(some @ some.mT)
     theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from sketchy.experiments import plot
 from sketchy.experiments.pool import Stopped
+from sketchy.experiments.quality import best_rate
 from sketchy.experiments.resume import finished
 from sketchy.experiments.tasks import Task
 from sketchy.experiments.training import Record, Training
@@ -83,7 +84,8 @@ def rows(records: Sequence[tuple[Run, Record]]) -> list[OptimizerResult]:
         for run, record in records:
             if run.optimizer == name:
                 by_rate.setdefault(run.rate, []).append(record)
-        rate = min(by_rate, key=lambda rate: _mean([r.loss for r in by_rate[rate]]))
+        losses = {rate: {r.seed: r.loss for r in some} for rate, some in by_rate.items()}
+        rate = best_rate(losses) or min(by_rate)  # all diverged: show the lowest rate
         target = found[0].loss if found else None
         found.append(_row(name, rate, by_rate[rate], target))
     return found

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import like
+from sketchy.core.tasks import read
+from sketchy.core.tuned.descent import descend_in_one_pass_
 
 
 def descend_(
@@ -38,31 +40,13 @@ def descend_(
 
 
 def _in_one_pass_(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay: float) -> bool:
-    """Update p with torch's fused SGD kernel, p ← p - c (x + w p). It takes half the time of two operations.
-
-    If that is not possible, do nothing and return False. The kernel needs contiguous tensors, and c and w as
-    Python numbers, which can be read without waiting only on the CPU.
-    """
-    if p.device.type != "cpu" or p.dtype != x.dtype or not (p.is_contiguous() and x.is_contiguous()):
+    """Update one weight with the tuned kernel. Return False, and do nothing, if that is not possible."""
+    numbers = read(scale) if not isinstance(lr, Tensor) else read(scale, lr)
+    if numbers is None:
         return False
-    move = float(scale) * float(lr)
-    if not 1e-20 < move < 1e20:
-        return False
-    torch._fused_sgd_(
-        [p],
-        [x],
-        [],
-        lr=move,
-        weight_decay=float(lr) * decay / move,
-        momentum=0.0,
-        dampening=0.0,
-        nesterov=False,
-        maximize=False,
-        is_first_step=False,
-    )
-    # the kernel does not do this; without it, autograd would not notice that p has changed
-    torch.autograd.graph.increment_version(p)
-    return True
+    ((factor, *_),) = numbers
+    move = factor * float(lr)
+    return descend_in_one_pass_(p, x, move, float(lr) * decay / move if move else 0.0)
 
 
 def _short_(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.axes import Layout, layout
+from sketchy.core.tuned import sizes
 from sketchy.optim.options import OPTIONS
 from sketchy.optim.parts.contracts import Graft, KnowsEnergy, Part, Preconditioner, WeightSpec
 from sketchy.optim.parts.entry_moments import EntryMoments
@@ -17,12 +18,7 @@ from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
 from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches
-from sketchy.optim.slots import COUNTER, Shape, Slots, State
-
-# The number of entries in a stack. A stack saves kernel launches, but copies its gradients. On the CPU a
-# launch is cheap, and large weights step faster alone: by 5 to 10 % for transformers of width 512 or 768, but
-# not of width 256.
-_STACK_ON_CPU, _STACK = 1 << 22, 1 << 26
+from sketchy.optim.slots import COUNTER, Codec, Shape, Slots, State
 
 
 @dataclass(frozen=True)
@@ -58,6 +54,11 @@ class Plan:
         for part in self.parts if self.path != "none" else ():
             slots.update(part.slots)
         return slots
+
+    @cached_property
+    def coded(self) -> Mapping[str, Codec]:
+        """The codecs of the slots that are not stored as they are."""
+        return {name: slot.codec for name, slot in self.slots.items() if not slot.codec.plain}
 
     @property
     def axes(self) -> tuple[Axis | None, ...]:
@@ -129,7 +130,7 @@ def _plan(
 
 def stack_limit(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
     """The largest number of weights of a plan in one stack."""
-    limit = options["stack_size"] or (_STACK_ON_CPU if device.type == "cpu" else _STACK)
+    limit = options["stack_size"] or (sizes.STACK_ON_CPU if device.type == "cpu" else sizes.STACK)
     return max(1, limit // max(1, math.prod(plan.layout.shape)))
 
 
@@ -155,7 +156,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         + 12 * (options.get("solver") == "exact")
     )
     size, bases = _sizes(plan, count)
-    return stacks * size + 10 * bases + 3 * max(1 << 19, size // 8)
+    return stacks * size + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
 
 
 def _sizes(plan: Plan, count: int) -> tuple[int, int]:

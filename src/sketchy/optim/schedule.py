@@ -6,13 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from sketchy.core.tuned import sizes
 from sketchy.optim.plan import Plan, held, scratch, stack_limit
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.slots import State, fits
 from sketchy.optim.stack import Group, Stack
-
-# Bytes: a second-level cache and a part of the third level.
-_CACHE = 1 << 22
 
 PlanOf = Callable[[Group, Tensor, str | None], Plan]  # from a group, a parameter of it, and its name if any
 
@@ -72,7 +70,7 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
     total, last = 0, None
     for stack, cost in zip(stacks, costs, strict=True):
         device = stack.params[0].device
-        limit = _CACHE if device.type == "cpu" else max(costs)
+        limit = sizes.WAVE_BYTES if device.type == "cpu" else max(costs)
         if device == last and total + cost <= limit:
             result[-1].append(stack)
             total += cost
@@ -94,4 +92,4 @@ def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
             made += counts[g, id(plan)] % most == 1 or most == 1
             bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
             waiting += held(plan, 1)
-    return bound + (min(_CACHE, waiting) if made > 1 else 0)
+    return bound + (min(sizes.WAVE_BYTES, waiting) if made > 1 else 0)

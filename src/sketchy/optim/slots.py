@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,37 +35,45 @@ class Meaning(Enum):
 
 @dataclass(frozen=True)
 class Codec:
-    """How a slot is stored: in which dtype."""
+    """How a slot is stored. The state has encoded tensors; parts see decoded ones."""
 
-    dtype: torch.dtype
+    dtype: torch.dtype  # in the state
+    work: torch.dtype  # in the arithmetic
 
     def encode(self, value: Tensor) -> Tensor:
         return value.to(self.dtype)
 
-    def decode(self, stored: Tensor, work: torch.dtype) -> Tensor:
-        return stored.to(work)
+    def decode(self, stored: Tensor) -> Tensor:
+        """The value in the dtype ``work``; the stored tensor itself if the codec is plain."""
+        return stored.to(self.work)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether a value is stored as it is, so that it can be changed in place."""
+        return self.dtype == self.work
 
     @property
-    def eps(self) -> float:
-        return torch.finfo(self.dtype).eps
+    def rounding(self) -> float:
+        """The relative rounding error of a stored entry, if it has fewer digits than the arithmetic."""
+        return torch.finfo(self.dtype).eps if self.dtype.itemsize < self.work.itemsize else 0.0
 
 
 @dataclass(frozen=True)
 class Orthonormal(Codec):
     """A codec for bases. It makes their columns orthonormal again when it decodes them."""
 
-    def decode(self, stored: Tensor, work: torch.dtype) -> Tensor:
+    def decode(self, stored: Tensor) -> Tensor:
         """Convert to ``work``. If the basis was rounded, Newton-Schulz steps make it orthonormal again.
 
         The error goes from 1e-2 to 1e-4 to 1e-8, and for float64 to 1e-16.
         """
-        U = stored.to(work)
-        for _ in range(0 if self.dtype == work else 3 if work == torch.float64 else 2):
-            U = U @ (1.5 * torch.eye(U.shape[-1], dtype=work, device=U.device) - 0.5 * U.mT @ U)
+        U = super().decode(stored)
+        for _ in range(0 if self.plain else 3 if self.work == torch.float64 else 2):
+            U = U @ (1.5 * torch.eye(U.shape[-1], dtype=self.work, device=U.device) - 0.5 * U.mT @ U)
         return U
 
 
-FLOAT32, FLOAT64 = Codec(torch.float32), Codec(torch.float64)
+FLOAT32, FLOAT64 = Codec(torch.float32, torch.float32), Codec(torch.float64, torch.float64)
 
 
 @dataclass(frozen=True)

@@ -80,16 +80,22 @@ class Stack:
         return [state[name] for state in self.states]
 
     def stacked(self, name: str) -> Tensor:
-        """A slot of all parameters in one tensor. For a single parameter it is a view of the state."""
+        """A slot of all parameters in one tensor, decoded. With one parameter, a plain slot is not copied."""
+        stored = self._encoded(name)
+        return self.plan.coded[name].decode(stored) if name in self.plan.coded else stored
+
+    def put_back(self, name: str, value: Tensor) -> None:
+        """Write back the result of `stacked` after it was changed in place."""
+        codec = self.plan.coded.get(name)
+        if codec is not None or len(self.params) > 1:
+            self._scatter({name: value if codec is None else codec.encode(value)})
+
+    def _encoded(self, name: str) -> Tensor:
+        """A slot of all parameters in one tensor, as it is stored."""
         own = self.own(name)
         if self.plan.slots[name].blocks is None:
             return stacked(own)
         return own[0] if len(own) == 1 else torch.cat(own)
-
-    def put_back(self, name: str, value: Tensor) -> None:
-        """Write back the result of `stacked` after it was changed in place."""
-        if len(self.params) > 1:
-            self._scatter({name: value})
 
     def _scatter(self, values: Mapping[str, Tensor]) -> None:
         targets: list[Tensor] = []
@@ -116,7 +122,8 @@ class Stack:
         rows, columns = energies(matrix) if plan.graft.by_columns else (row_energy(matrix), None)
         norm = rows.sum(-1).sqrt()
         size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
-        limit = _TOO_LARGE[whole.dtype]
+        stored = plan.slots["momentum"].codec.dtype if "momentum" in plan.slots else plan.work
+        limit = _TOO_LARGE[plan.work if stored == torch.float64 else torch.float32]
         if within((yield from reading(size)), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
         self.good = size < limit
@@ -145,12 +152,12 @@ class Stack:
         descend_(self.params, direction, scale, self.good, self.group)
 
     def keep(self) -> None:
-        """Write the changed slots into the state, and free the stacked copies."""
+        """Write the new values into the state, and forget them. Bad gradients change only a counter."""
         changed = self._new
+        for name in self.plan.coded.keys() & changed.keys():
+            changed[name] = self.plan.coded[name].encode(changed[name])
         if self.good is not None:
-            old = self.read(tuple(changed))
-            pairs = zip(changed.items(), old, strict=True)
-            changed = {name: _select(self.good, new, before) for (name, new), before in pairs}
+            changed = {name: _select(self.good, new, self._encoded(name)) for name, new in changed.items()}
             changed["skipped"] = self["skipped"] + ~self.good
         self._scatter(changed)
         self._old, self._new = {}, {}

@@ -9,10 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-# Three panels fit in a second-level cache of 2 MB.
-_BYTES = 1 << 19
-# The largest number of panels: each one costs the launch of its operations.
-_MOST = 8
+from sketchy.core.tuned import sizes
 
 Panel = tuple[slice, tuple[slice, ...]]
 
@@ -24,10 +21,15 @@ def panels(x: Tensor) -> Iterator[Panel]:
     """
     whole = slice(None)
     # check for compilers first: they may not know the size of x
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dim() < 2 or x.nbytes <= _BYTES:
+    if (
+        torch.compiler.is_compiling()
+        or x.device.type != "cpu"
+        or x.dim() < 2
+        or x.nbytes <= sizes.PANEL_BYTES
+    ):
         yield whole, (whole,)
         return
-    wanted = max(_BYTES, x.nbytes // _MOST)
+    wanted = max(sizes.PANEL_BYTES, x.nbytes // sizes.MOST_PANELS)
     size = x.nbytes // len(x)
     if size <= wanted:
         count = wanted // size

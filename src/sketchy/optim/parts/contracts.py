@@ -26,6 +26,11 @@ class WeightSpec:
     work: torch.dtype  # the dtype of the arithmetic
     options: Mapping[str, Any]
 
+    def dtype(self, option: str) -> torch.dtype:
+        """The dtype that an option names; None: the wide one."""
+        name = self.options[option]
+        return getattr(torch, name) if name else self.wide
+
     def slot(self, meaning: Meaning, codec: Codec) -> Slot:
         """A slot as large as the weight."""
         shape = self.layout.shape

@@ -24,7 +24,7 @@ class EntryMoments:
 
     @classmethod
     def of(cls, weight: WeightSpec, statistics: Sketches) -> "EntryMoments":
-        return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(weight.wide))})
+        return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(weight.wide, weight.work))})
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]

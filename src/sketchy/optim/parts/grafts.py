@@ -170,7 +170,7 @@ class RmsProp(Rule):
     def of(cls, weight: WeightSpec) -> Self:
         block = weight.layout.block
         axes = tuple(range(len(block)))
-        slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work), block, axes)
+        slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work, weight.work), block, axes)
         return cls({"graft_root": slot})
 
     def update(self, stack: Stack, G: Gradient) -> Tensor | None:

@@ -20,15 +20,14 @@ class Momentum:
     def of(cls, weight: WeightSpec) -> "Momentum":
         if not weight.options["momentum"]:
             return cls()
-        name = weight.options["momentum_dtype"]
-        codec = Codec(getattr(torch, name) if name else weight.wide)
-        slot = weight.slot(Meaning.MOMENTUM, codec)
-        return cls({"momentum": slot}, codec.eps if codec.dtype.itemsize < weight.work.itemsize else 0.0)
+        codec = Codec(weight.dtype("momentum_dtype"), weight.work)
+        return cls({"momentum": weight.slot(Meaning.MOMENTUM, codec)}, codec.rounding)
 
     def update(self, stack: Stack, G: Gradient) -> tuple[Tensor, Tensor]:
         """Add the gradient. Return x (K, *shape), a new tensor, and scale (K,): the momentum is scale * x."""
         if not self.slots:
             return G.whole.clone(), torch.ones_like(stack.count, dtype=torch.float64)
+        codec = self.slots["momentum"].codec
         return momentum.advance_(
             stack.own("momentum"),
             G.whole,
@@ -37,4 +36,5 @@ class Momentum:
             moving_average=stack.group["moving_average_momentum"],
             nesterov=stack.group["nesterov"],
             good=stack.good,
+            codec=None if codec.plain else codec,
         )

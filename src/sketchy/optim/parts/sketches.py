@@ -50,7 +50,6 @@ class Sketches:
     axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
     blocks: int
     codec: Codec  # of the bases
-    work: torch.dtype
 
     @classmethod
     def of(cls, weight: WeightSpec) -> "Sketches":
@@ -63,15 +62,13 @@ class Sketches:
             else Axis(name, i, dim, min(options.get("rank", dim), dim))
             for i, (name, dim) in enumerate(zip(_names(len(block)), block, strict=True))
         )
-        name = options["sketch_dtype"]
-        return cls(
-            axes, weight.layout.count, Orthonormal(getattr(torch, name) if name else weight.wide), weight.work
-        )
+        dtype = weight.dtype("sketch_dtype")
+        return cls(axes, weight.layout.count, Orthonormal(dtype, weight.work))
 
     @classmethod
     def none(cls, weight: WeightSpec) -> "Sketches":
         """No sketches, for a weight on Adam's path."""
-        return cls((), weight.layout.count, Orthonormal(weight.wide), weight.work)
+        return cls((), weight.layout.count, Orthonormal(weight.wide, weight.work))
 
     @cached_property
     def live(self) -> tuple[Axis, ...]:
@@ -95,15 +92,15 @@ class Sketches:
     def initialize_(self, state: State) -> None:
         """Set the bases of a new state to orthonormal columns, the same in each block."""
         for axis in self.live:
-            basis = state[f"{axis.name}_basis"]
-            basis.copy_(core.empty(axis.dim, axis.rank, dtype=self.work, device=basis.device).basis)
+            stored = state[f"{axis.name}_basis"]
+            basis = core.empty(axis.dim, axis.rank, dtype=self.codec.work, device=stored.device).basis
+            stored.copy_(self.codec.encode(basis))
 
     def read(self, stack: Stack) -> list[Sketch | None]:
         """The sketches before this step, one for each axis, with bases in the dtype of the arithmetic."""
         sketches: list[Sketch | None] = [None] * len(self.axes)
         for axis in self.live:
-            basis, *rest = stack.read(axis.names)
-            sketches[axis.index] = Sketch(self.codec.decode(basis, self.work), *rest)
+            sketches[axis.index] = Sketch(*stack.read(axis.names))
         return sketches
 
     def update(
@@ -138,10 +135,10 @@ class Sketches:
 
     def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
         """Store a sketch. If its basis is rounded, the error is added to its certified error."""
-        if self.codec.dtype != self.work:
-            basis = self.codec.encode(sketch.basis)
-            error = exchange_error(sketch.basis, sketch.eigenvalues, self.codec.decode(basis, self.work))
-            sketch = replace(sketch, basis=basis, error_bound=sketch.error_bound + error)
+        if not self.codec.plain:
+            stored = self.codec.decode(self.codec.encode(sketch.basis))
+            error = exchange_error(sketch.basis, sketch.eigenvalues, stored)
+            sketch = replace(sketch, error_bound=sketch.error_bound + error)
         stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
 
     def _count_turn(self, stack: Stack) -> None:
