@@ -113,6 +113,6 @@ def test_covariances_of_other_settings_are_refused():
     net, stream = Net(12, 16), gradients(3, (12, 16))
     saved = follow(net, net.weight, stream, exact_up_to=0, rank=4).state_dict()
     with pytest.raises(
-        ValueError, match=r"'weight' are left_basis 1x12x4.*not left_covariance 1x12x12.*: watch with"
+        ValueError, match=r"'weight' are left_basis 1x12x4.*not left_covariance 1x12x12.*: give the monitor"
     ):
         SpectrumMonitor(net).load_state_dict(saved)
