@@ -1,4 +1,4 @@
-"""Records on disk, in TensorBoard, and gone on with."""
+"""Records on disk and in TensorBoard, and resumed runs."""
 
 import dataclasses
 import io
@@ -86,7 +86,7 @@ def test_tensorboard_files_hold_the_records(tmp_path):
 
 
 def resumed(shape, steps, at, **options):
-    """The records of a run whose monitor was saved, by way of a file, and gone on with by another."""
+    """The records of a run whose monitor is saved to a file and loaded into another monitor."""
     stream, net = gradients(steps, shape), Net(*shape)
     first = follow(net, net.weight, stream[:at], every=1, beta2=BETA2, **options)
     saved = io.BytesIO()
