@@ -12,7 +12,6 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich import box
@@ -32,10 +31,9 @@ from benchmarks.speed.step_table import about
 from benchmarks.speed.step_time import Options as StepOptions
 from benchmarks.speed.step_time import TimedStep, timed_step
 from sketchy.experiments.mistakes import user_mistakes
-from sketchy.experiments.summary import exponent, quartiles
+from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
 FILE = "scaling.jsonl"
-Row = dict[str, Any]
 SIDE, RANK = 1024, 64  # of the weight, where they don't change
 WIDTH, VOCABULARY = 128, 256  # of the transformer; a small vocabulary, so that layers dominate
 SIZES = {
@@ -83,7 +81,7 @@ def timed_steps(variable: str, sizes: Sequence[int], options: Options) -> Iterat
                 yield size, timed_step(name, rank, named, gradients, steps)
 
 
-def measure(variable: str, sizes: Sequence[int], options: Options, progress: Progress) -> list[Row]:
+def measure(variable: str, sizes: Sequence[int], options: Options, progress: Progress) -> list[ResultRow]:
     """The rows of all sizes of one variable, timed in the same rounds."""
     everyone = list(timed_steps(variable, sizes, options))
     bar = progress.add_task(f"growth with {variable}", total=options.rounds * len(everyone))
@@ -95,7 +93,7 @@ def measure(variable: str, sizes: Sequence[int], options: Options, progress: Pro
     return [{"variable": variable, "size": size, **c.row()} for size, c in everyone]
 
 
-def fits(rows: Sequence[Row]) -> Iterator[list[str]]:
+def fits(rows: Sequence[ResultRow]) -> Iterator[list[str]]:
     """A line for each variable and optimizer: its sizes, costs, bytes, and their exponents."""
     for variable in dict.fromkeys(row["variable"] for row in rows):
         for name in dict.fromkeys(row["optimizer"] for row in rows if row["variable"] == variable):
@@ -126,7 +124,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def shown(rows: Sequence[Row]) -> Table:
+def shown(rows: Sequence[ResultRow]) -> Table:
     title = (
         f"one {SIDE} x {SIDE} weight at rank {RANK}, or a transformer of width {WIDTH}, with one size changed"
     )
@@ -138,11 +136,11 @@ def shown(rows: Sequence[Row]) -> Table:
     return found
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[ResultRow]) -> str:
     return f"{table(COLUMNS, fits(rows), left=COLUMNS[:2])}\n\n{about(rows[0])}; {trust(rows)}"
 
 
-def trust(rows: Sequence[Row]) -> str:
+def trust(rows: Sequence[ResultRow]) -> str:
     """How reliable the fits are."""
     widest = 0.0
     for row in rows:
@@ -169,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     here, progress = machine(), Progress(console=console)
     path = options.out or (QUICK if options.quick else RESULTS) / FILE
 
-    def rows_of(variable: str) -> list[Row]:
+    def rows_of(variable: str) -> list[ResultRow]:
         sizes = SIZES[variable][: FEWER if options.quick else None]
         return [{**row, **here} for row in measure(variable, sizes, options, progress)]
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from benchmarks.speed.step_table import Row, label, number, steps
+from benchmarks.speed.step_table import label, number, steps
 from sketchy.experiments.plot import COLOURS
+from sketchy.experiments.summary import ResultRow
 
 PEER = "#999999"
 RANK = 64  # of ours
 
 
-def picture(rows: Sequence[Row], problem: str) -> bytes:
+def picture(rows: Sequence[ResultRow], problem: str) -> bytes:
     """Bars of CPU time and of state, the fastest optimizer on top; ours are coloured."""
     chosen = [
         row

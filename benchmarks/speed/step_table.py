@@ -3,16 +3,15 @@
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.table import Table
 
 from benchmarks.common.markdown import table
 from benchmarks.registry.problems import PROBLEMS
-from sketchy.experiments.summary import quartiles
+from sketchy.experiments.summary import ResultRow, quartiles
 
-Row = dict[str, Any]
 PASS = "forward and backward"
 FLOOR = " floor"  # behind an optimizer's name
 COLUMNS = (  # the most important ones first
@@ -40,7 +39,7 @@ class Ratio:
 class Results:
     """The rows of one problem, by optimizer and rank."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[ResultRow]) -> None:
         self.rows = {(row["optimizer"], row["rank"]): row for row in rows}
 
     def cpu(self, optimizer: str, rank: int | None = None) -> dict[int, float]:
@@ -84,16 +83,16 @@ def number(value: float) -> str:
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3}f}"
 
 
-def steps(row: Row) -> bool:
+def steps(row: ResultRow) -> bool:
     """Whether a row is an optimizer: others are what a step is compared with."""
     return row["optimizer"] != PASS and not row["optimizer"].endswith(FLOOR)
 
 
-def label(row: Row) -> str:
+def label(row: ResultRow) -> str:
     return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
 
 
-def cells(results: Results, row: Row) -> dict[str, str]:
+def cells(results: Results, row: ResultRow) -> dict[str, str]:
     """The cells of a row, by column; empty ones are left out."""
     name, rank, samples = row["optimizer"], row["rank"], row["samples"]
     low, middle, high = quartiles([s["cpu"] for s in samples])
@@ -120,7 +119,7 @@ def cells(results: Results, row: Row) -> dict[str, str]:
     return found
 
 
-def lines(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Iterator[list[str]]:
+def lines(rows: Sequence[ResultRow], columns: Sequence[str] = COLUMNS) -> Iterator[list[str]]:
     """The lines of a table, without optimizers that have no times; the short table has optimizers only."""
     results = Results(rows)
     for row in rows:
@@ -129,7 +128,7 @@ def lines(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Iterator[lis
             yield [found.get(column, "") for column in columns]
 
 
-def failures(rows: Sequence[Row]) -> str:
+def failures(rows: Sequence[ResultRow]) -> str:
     """A sentence about the optimizers that have no times; empty if there are none."""
     failed = {label(row): row["error"] for row in rows if row["error"] is not None}
     absent = [name for name, error in failed.items() if error.startswith(("ModuleNotFound", "ImportError"))]
@@ -138,7 +137,7 @@ def failures(rows: Sequence[Row]) -> str:
     return " ".join(parts + [f"Without a result: {'; '.join(others)}."] * bool(others))
 
 
-def shown(title: str, rows: Sequence[Row]) -> Table:
+def shown(title: str, rows: Sequence[ResultRow]) -> Table:
     found = Table(title=title, caption=failures(rows), box=box.SIMPLE_HEAD, title_justify="left")
     for column in COLUMNS:
         justify: Literal["left", "right"] = "left" if column in WORDS else "right"
@@ -148,12 +147,12 @@ def shown(title: str, rows: Sequence[Row]) -> Table:
     return found
 
 
-def about(row: Row) -> str:
+def about(row: ResultRow) -> str:
     """The machine, the versions and the date of a row."""
     return f"{row['processor']}, one core, torch {row['torch']}, {row['commit']}, {row['date']}"
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[ResultRow]) -> str:
     """A section with a table for each problem, and one with the targets."""
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     titles = [PROBLEMS[problem].title if problem in PROBLEMS else problem for problem in problems]
@@ -164,18 +163,18 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([*parts, f"### Targets\n\n{targets_markdown(rows)}\n"])
 
 
-def problem_markdown(rows: Sequence[Row], problem: str, columns: Sequence[str] = COLUMNS) -> str:
+def problem_markdown(rows: Sequence[ResultRow], problem: str, columns: Sequence[str] = COLUMNS) -> str:
     own = [row for row in rows if row["problem"] == problem]
     parts = (table(columns, lines(own, columns), left=WORDS), failures(own), about(own[0]))
     return "\n\n".join(filter(None, parts))
 
 
-def users_markdown(rows: Sequence[Row], problem: str) -> str:
+def users_markdown(rows: Sequence[ResultRow], problem: str) -> str:
     """The short table: optimizers only, and the columns that matter for choosing one."""
     return problem_markdown(rows, problem, USERS)
 
 
-def targets_markdown(rows: Sequence[Row]) -> str:
+def targets_markdown(rows: Sequence[ResultRow]) -> str:
     verdicts = [(v.what, v.target, str(v.measured), v.word) for v in checks(rows)]
     return table(TARGETS, verdicts, left=TARGETS)
 
@@ -201,7 +200,7 @@ class Verdict:
         return self.what + (f": {self.measured}" if self.most is None else verdict)
 
 
-def checks(rows: Sequence[Row]) -> list[Verdict]:
+def checks(rows: Sequence[ResultRow]) -> list[Verdict]:
     """Our targets, as far as they have been measured."""
     by_problem = {p: Results(r for r in rows if r["problem"] == p) for p in {r["problem"] for r in rows}}
     nothing = Results(())

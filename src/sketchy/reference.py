@@ -154,6 +154,7 @@ class Soap:
     V: Tensor  # (m, n): second moment in the bases
     rows: Tensor  # (m,): second moment summed over each row
     columns: Tensor  # (n,)
+    direction: Tensor  # (m,): mean squares of the rows of steps, averaged
     t: int = 0
 
     @classmethod
@@ -162,7 +163,7 @@ class Soap:
         m, n = X.shape
         L, R = X.new_zeros(m, m), X.new_zeros(n, n)
         zero = torch.zeros_like(X)
-        return cls(X, zero, L, R, L, R, zero, zero.sum(1), zero.sum(0))
+        return cls(X, zero, L, R, L, R, zero, zero.sum(1), zero.sum(0), zero.sum(1))
 
     def step(
         self,
@@ -175,6 +176,7 @@ class Soap:
         nesterov: bool = True,
         graft: str | None = None,
         refresh: bool = True,
+        row_norm: float | None = None,
     ) -> "Soap":
         """One step. Without ``refresh`` the factors and bases stay the same."""
         (beta1, beta2), G, t = betas, G.double(), self.t + 1
@@ -194,6 +196,12 @@ class Soap:
             ahead = beta1 * ahead + (1 - beta1) * G
         filled = 1 - beta2**t
         step = U_L @ (U_L.T @ ahead @ U_R / _damped((V / filled) ** 0.5, eps)) @ U_R.T
+        direction = self.direction
+        if row_norm is not None:
+            direction = row_norm * direction + (1 - row_norm) * (step**2).mean(1)
+            a = (direction / (1 - row_norm**t)) ** 0.5
+            normalized = step / (a + 1e-3 * a.mean()).unsqueeze(1)
+            step = normalized * step.norm() / normalized.norm()
         root_rows = _damped((rows / filled) ** 0.5, eps)
         if graft == "factored":
             adam = ahead / torch.outer(root_rows, _damped((columns / rows.sum()) ** 0.5, eps))
@@ -202,7 +210,7 @@ class Soap:
             adam = ahead / root_rows.unsqueeze(1) * len(columns) ** 0.5
             step = step * max(1.0, 0.5 * float(adam.norm() / step.norm()))
         X = self.X - lr * (step + weight_decay * self.X)
-        return Soap(X, M, L, R, U_L, U_R, V, rows, columns, t)
+        return Soap(X, M, L, R, U_L, U_R, V, rows, columns, direction, t)
 
 
 def _damped(root: Tensor, eps: float) -> Tensor:

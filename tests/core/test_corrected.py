@@ -90,7 +90,7 @@ def random(shape, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
-def project(X: Tensor, case: Twin) -> corrected.Parts:
+def project(X: Tensor, case: Twin) -> corrected.Coordinates:
     return corrected.project(X[None], case.U[None], case.V[None])
 
 

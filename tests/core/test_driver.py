@@ -7,8 +7,8 @@ from torch import Tensor
 from cases import F32, F64, stream
 from checks import assert_close
 from sketchy.core import sketch
-from sketchy.core.preconditioner import inverse_root, inverse_root_of
-from sketchy.core.sketch import SOLVERS, Sketch, updated
+from sketchy.core.preconditioner import inverse_root, inverse_root_task
+from sketchy.core.sketch import SOLVERS, Sketch, update_task
 from sketchy.core.tasks import Task, gather, read, reading, run, together
 
 RANK, STEPS = 6, 8
@@ -53,10 +53,27 @@ def test_sketches_updated_together_are_those_updated_alone(kinds, size, solver, 
     for As in stacks(kinds, dtype):
         As = [As[0] * size, *As[1:]]
         pairs = zip(together, As, strict=True)
-        together = run(gather(updated(s, A, beta2=0.9, solver=solver) for s, A in pairs))
+        together = run(gather(update_task(s, A, beta2=0.9, solver=solver) for s, A in pairs))
         alone = [sketch.update(s, A, beta2=0.9, solver=solver) for s, A in zip(alone, As, strict=True)]
     for actual, expected in zip(together, alone, strict=True):
         alike(actual, expected, tolerance)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e12])
+@pytest.mark.parametrize("kinds", [("white", "white", "white"), ("white", "rank-deficient", "repeated")])
+def test_sketches_of_both_solvers_are_updated_side_by_side(kinds, size):
+    """Whichever steps they ask at: an extreme stream asks later, one on the safe road earlier."""
+    empty = [sketch.empty(d, RANK, batch=(2,), dtype=F64) for d, _ in SIZES]
+    solvers = ("exact", "subspace", "subspace")
+    together, alone = list(empty), list(empty)
+    for As in stacks(kinds, F64):
+        As = [As[0] * size, *As[1:]]
+        some = list(zip(together, As, solvers, strict=True))
+        together = run(gather(update_task(s, A, beta2=0.9, solver=solver) for s, A, solver in some))
+        some = list(zip(alone, As, solvers, strict=True))
+        alone = [sketch.update(s, A, beta2=0.9, solver=solver) for s, A, solver in some]
+    for actual, expected in zip(together, alone, strict=True):
+        alike(actual, expected, 1e-9)
 
 
 def test_inverse_roots_taken_together_are_those_taken_alone(rng):
@@ -65,7 +82,7 @@ def test_inverse_roots_taken_together_are_those_taken_alone(rng):
         state = sketch.empty(d, RANK, batch=(2,), dtype=F64)
         A = torch.randn(2, d, k, generator=rng, dtype=F64)
         sketches.append(sketch.update(state, A) if d != 12 else state)  # one has seen nothing
-    roots = run(gather(inverse_root_of(state, 0.25, 1e-7) for state in sketches))
+    roots = run(gather(inverse_root_task(state, 0.25, 1e-7) for state in sketches))
     for actual, state in zip(roots, sketches, strict=True):
         expected = inverse_root(state, 0.25, 1e-7)
         assert_close(actual.gain, expected.gain, scale=1.0, tolerance=1e-14)

@@ -114,3 +114,34 @@ def test_the_factored_moment_of_nothing_gives_no_step():
     expected = torch.zeros(2, 2, 3, dtype=F64)
     expected[1, 1, 0] = 0.5
     assert_close(a * b, expected, scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e18])
+def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_length(scale, rng):
+    """With one and the same direction D each row tends to the same norm; zeros stay zeros."""
+    D = torch.randn(2, 6, 5, generator=rng, dtype=F64) * torch.logspace(-1, 1, 6, dtype=F64).unsqueeze(-1)
+    D[1, 2] = 0
+    factor = torch.tensor([scale, 3 * scale], dtype=F64)
+    moment, count = torch.zeros(2, 6, dtype=F64), torch.zeros(2)
+    for _ in range(3):
+        count = count + 1
+        X = D.clone()
+        moment, new = moments.normalize_rows_(X, factor, moment, 0.9, count)
+        found = X * new.reshape(2, 1, 1)
+        length = (D * factor.reshape(2, 1, 1)).norm(dim=(1, 2))
+        assert_close(found.norm(dim=(1, 2)) / length, torch.ones(2), scale=1, tolerance=1e-12)
+        rows = found.norm(dim=2) / length.unsqueeze(1)
+        assert (found[1, 2] == 0).all()
+        assert_close(rows[0], rows[0].mean().expand(6), scale=rows.max(), tolerance=0.05)
+
+
+def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
+    D = torch.randn(3, 4, 2, generator=rng, dtype=F64)
+    D[2] = 0
+    X, count = D.clone(), torch.tensor([0.0, 1.0, 1.0])
+    moment, scale = moments.normalize_rows_(
+        X, torch.ones(3, dtype=F64), torch.zeros(3, 4, dtype=F64), 0.9, count
+    )
+    assert torch.equal(X[0], D[0]) and (moment[0] == 0).all() and scale[0] == 1
+    assert not torch.equal(X[1], D[1])
+    assert (X[2] == 0).all() and scale[2] == 1 and moment.isfinite().all()

@@ -43,6 +43,7 @@ CASES = (
     ),
     Case("SketchySOAP", SketchySOAP, {"rank": 3}),
     Case("SketchySOAP-blocks", SketchySOAP, {"rank": 2, "block_size": 4, "graft": None, "nesterov": False}),
+    Case("SketchySOAP-rows", SketchySOAP, {"rank": 3, "row_norm": 0.9, "start_step": 2}),
     Case("SketchyAdagrad", SketchyAdagrad, {"rank": 3}),
     Case("Shampoo", Shampoo),
     Case("Shampoo-one-sided", Shampoo, {"one_sided": True, "graft": "adagrad", "exponent": 0.5}),

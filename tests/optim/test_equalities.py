@@ -134,6 +134,18 @@ def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
     assert_close(found, expected, scale=1, tolerance=SOAP)
 
 
+@pytest.mark.parametrize("graft", [None, "own", "factored"])
+@pytest.mark.parametrize("row_norm", [0.0, 0.95])
+def test_at_full_rank_with_row_norms_sketchy_soap_is_soap_with_normalized_rows(row_norm, graft):
+    X, G = start((7, 5)), gradients((7, 5)) * torch.logspace(-2, 2, 7, dtype=torch.float64).unsqueeze(1)
+    options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "row_norm": row_norm}
+    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft=graft, graft_scale=1.0, **options)
+    expected = play(reference.Soap.start(X), G, graft=graft, **options)
+    assert_close(found, expected, scale=1, tolerance=SOAP)
+    plain = play(reference.Soap.start(X), G, graft=graft, **{**options, "row_norm": None})
+    assert (expected - plain).abs().max() > 1e-3
+
+
 def test_one_sided_soap_has_one_moment_for_each_direction_of_the_shortest_axis():
     beta1, beta2, X, G = 0.9, 0.95, start((3, 8)), gradients((3, 8))
     L, U, V, M, x = torch.zeros_like(X[:, :3]), torch.zeros_like(X[:, :3]), X[:, :1] * 0, X * 0, X

@@ -21,7 +21,7 @@ from sketchy.core.tasks import Task
 from sketchy.optim import OPTIONS
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import Option
-from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.grafts import RULES, Rule
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.parts.sketches import Sketches
@@ -63,7 +63,7 @@ class Constant(Rule):
     """A step of length one, counted."""
 
     @classmethod
-    def of(cls, weight: Weight) -> "Constant":
+    def of(cls, weight: WeightSpec) -> "Constant":
         return cls({"toys": weight.block_slot(Meaning.MOMENT, FLOAT64, (3,), (None,))})
 
     def update(self, stack: Stack, G: Gradient) -> Tensor:
@@ -112,7 +112,7 @@ class Signs:
     slots: Slots
 
     @classmethod
-    def of(cls, weight: Weight, statistics: Sketches) -> "Signs":
+    def of(cls, weight: WeightSpec, statistics: Sketches) -> "Signs":
         return cls({})
 
     def update(
@@ -122,9 +122,6 @@ class Signs:
 
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
         return x.sign_(), torch.ones_like(scale)
-
-    def gradient_energy(self, state: dict[str, Any], options: Any) -> None:
-        return None
 
 
 def test_an_optimizer_is_one_file() -> None:
@@ -170,7 +167,7 @@ def test_a_checkpoint_says_whose_it_is_and_subclasses_share_it() -> None:
 
     optimizer, params = stepped(Case("SketchySOAP", SketchySOAP, {"rank": 3}))
     saved = copy.deepcopy(optimizer.state_dict())
-    assert {group["optimizer"] for group in saved["param_groups"]} == {"SketchySOAP"}
+    assert {group["sketchy_optimizer"] for group in saved["param_groups"]} == {"SketchySOAP"}
     for cls in (Unrelated, SketchyShampoo):
         with pytest.raises(ValueError, match=r"was saved by SketchySOAP.*Nothing was loaded"):
             cls(weights()).load_state_dict(saved)
@@ -181,4 +178,24 @@ def test_a_checkpoint_says_whose_it_is_and_subclasses_share_it() -> None:
     advance(mine, copies, [3])
     assert_same(snapshot(mine), snapshot(optimizer))
     regrouped = SketchyShampoo(optimizer.param_groups)  # a group is that of the optimizer it is in
-    assert regrouped.state_dict()["param_groups"][0]["optimizer"] == "SketchyShampoo"
+    assert regrouped.state_dict()["param_groups"][0]["sketchy_optimizer"] == "SketchyShampoo"
+
+
+def test_a_checkpoint_is_named_after_the_class_that_has_the_design() -> None:
+    class Base(Engine):
+        """Of several optimizers."""
+
+    class First(Base):
+        design: ClassVar[Design] = Design(InverseRoots)
+
+    class Second(Base):
+        design: ClassVar[Design] = Design(Signs)
+
+    class Renamed(Engine):
+        design: ClassVar[Design] = Design(InverseRoots)
+        saved_as: ClassVar[str] = "First"
+
+    optimizer, params = stepped(Case("First", First))
+    with pytest.raises(ValueError, match="was saved by First"):
+        Second(params).load_state_dict(optimizer.state_dict())
+    Renamed(params).load_state_dict(optimizer.state_dict())

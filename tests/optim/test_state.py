@@ -208,6 +208,16 @@ def test_names_of_parameters_survive_and_may_be_missing_on_one_side(case: Case) 
     assert named.param_groups[0]["param_names"] == list(WEIGHTS)
 
 
+@every_class
+def test_the_report_shows_a_state_of_another_graft(case: Case) -> None:
+    """The next step refuses it, and says why; a table is no place to fail."""
+    optimizer, _ = stepped(case, graft="sgd")
+    before = [row.escaped_share for row in optimizer.report()]
+    optimizer.param_groups[0]["graft"] = "rows"
+    assert [row.escaped_share for row in optimizer.report()] == before
+    assert all(known.parameter in optimizer.state for known in optimizer.covariances())
+
+
 CHANGES: list[dict[str, Any]] = [
     {"betas": (0.0, 0.9)},
     {"graft": "rmsprop"},

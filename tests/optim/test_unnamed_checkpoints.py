@@ -32,7 +32,7 @@ def test_a_checkpoint_without_a_name_goes_on_as_it_did(name: str) -> None:
         optimizer.step()
     for p, expected in zip(params, saved["after"], strict=True):
         assert_close(p.detach(), expected, scale=1.0, tolerance=1e-5)
-    assert optimizer.state_dict()["param_groups"][0]["optimizer"] == name
+    assert optimizer.state_dict()["param_groups"][0]["sketchy_optimizer"] == name
 
 
 @pytest.mark.parametrize("name", SAVED)

@@ -14,8 +14,8 @@ from sketchy.core.axes import layout, merge, unfold
 from sketchy.core.linalg import gaussian
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import certain
+from sketchy.optim.covariances import KnownCovariance
 from sketchy.optim.engine import Engine
-from sketchy.optim.report import KnownCovariance
 
 _TOO_LARGE = 1e34  # a gradient with an entry this large counts as Inf: squares and norms would overflow
 _PROBES = 16  # Gaussian vectors that give a sketch its certified error

@@ -21,7 +21,7 @@ _NOISE = 64.0
 
 
 @dataclass(frozen=True)
-class Parts:
+class Coordinates:
     """The coordinates of a stack X (S, m, n) in two bases."""
 
     left: Tensor  # Uᵀ X, (S, l, n)
@@ -29,13 +29,13 @@ class Parts:
     core: Tensor  # Uᵀ X V, (S, l, r)
 
 
-def project(X: Tensor, U: Tensor, V: Tensor) -> Parts:
+def project(X: Tensor, U: Tensor, V: Tensor) -> Coordinates:
     """The coordinates of X in both bases. O(m n (l + r))."""
     left = U.mT @ X
-    return Parts(left, X @ V, left @ V)
+    return Coordinates(left, X @ V, left @ V)
 
 
-def squares(parts: Parts, total: Tensor) -> Tensor:
+def squares(parts: Coordinates, total: Tensor) -> Tensor:
     """The mean square of each part's entries, (S, l + 1, r + 1), float64.
 
     ``total``: ‖X‖², (S,). The parts are orthogonal, so the masses of edges and rest follow by subtraction.
@@ -73,7 +73,7 @@ def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Te
 
 
 def apply_(
-    X: Tensor, U: Tensor, V: Tensor, parts: Parts, moments: Tensor, eps: float, rounding: float = 0.0
+    X: Tensor, U: Tensor, V: Tensor, parts: Coordinates, moments: Tensor, eps: float, rounding: float = 0.0
 ) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 

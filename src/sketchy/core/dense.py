@@ -24,10 +24,10 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     In float32, rounding errors would look like small eigenvalues where the true ones are zero, and an inverse
     root would amplify them. ``norm``: ‖A‖ (...), float64, if it is known.
     """
-    return run(updated(sketch, A, beta2=beta2, norm=norm))
+    return run(update_task(sketch, A, beta2=beta2, norm=norm))
 
 
-def updated(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = None) -> Task[Sketch]:
+def update_task(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = None) -> Task[Sketch]:
     """`update` as a task."""
     U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
     norm = frobenius(A) if norm is None else norm

@@ -24,6 +24,10 @@ from sketchy.core.tuned.panels import panels
 _LONGEST = 4.0
 
 
+# A row of zeros would be blown up by its inverse norm: norms are raised by this share of the mean one.
+_ROW_EPS = 1e-3
+
+
 def weights(beta2: float) -> tuple[float, float]:
     """The weights of the past and of the new square in a second moment."""
     return (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
@@ -108,11 +112,11 @@ def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[T
     """
     total = rows.sum(-1, keepdim=True)
     share = columns / torch.where(total > 0, total, 1.0)
-    a, b = (inverse_root(values, eps) for values in (rows, share))
+    a, b = (damped_inverse_root(values, eps) for values in (rows, share))
     return a.unsqueeze(-1), b.unsqueeze(-2)
 
 
-def inverse_root(values: Tensor, eps: float) -> Tensor:
+def damped_inverse_root(values: Tensor, eps: float) -> Tensor:
     """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
     damped = root + eps * root.amax(-1, keepdim=True)
@@ -126,7 +130,7 @@ def row_roots(rows: Tensor, filled: Tensor, eps: float, entries: int) -> Tensor:
     entries of a block.
     """
     mean = rows * (rows.shape[-1] / entries)
-    return inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
+    return damped_inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
 
 
 def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
@@ -163,6 +167,30 @@ def factored_length(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def clipped(length: Tensor, x: Tensor) -> Tensor:
     """The length (S,) of a factored step for x, limited so that its root mean square is at most _LONGEST."""
     return length.clamp(max=_LONGEST * (x.numel() / len(x)) ** 0.5)
+
+
+def normalize_rows_(
+    direction: Tensor, scale: Tensor, moment: Tensor, decay: float, count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Divide the rows of scale * direction by their running root mean square; the length stays the same.
+
+    With D = scale * direction, (S,) times (S, *block): v_i ← decay v_i + (1 - decay) mean_j D_ij², and row i
+    is divided by a_i + _ROW_EPS mean(a), a_i = √(v_i / (1 - decay^count)). ``moment``: v (S, m). ``count``:
+    (S,), directions so far with this one; where it is 0, nothing changes. Writes into the direction. Returns
+    the new v and the new scale.
+    """
+    X = as_matrix(direction)
+    energy = row_energy(X)
+    fresh = energy * (scale.square() / X.shape[-1]).unsqueeze(-1)
+    counts = (count > 0).unsqueeze(-1)
+    moment = torch.where(counts, decay * moment + (1 - decay) * fresh, moment)
+    a = (moment / correction(decay, count.clamp(min=1)).unsqueeze(-1)).sqrt()
+    mean = a.mean(-1, keepdim=True)
+    # over the mean, so that weights are moderate; a direction of zeros stays as it is
+    weights = torch.where(counts & (mean > 0), mean / (a + _ROW_EPS * mean), 1.0)
+    X.mul_(as_weights(weights.unsqueeze(-1), X))
+    before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
+    return moment, scale * torch.where(after > 0, before / after, 1.0)
 
 
 def ratio(wanted: Tensor, direction: Tensor) -> Tensor:

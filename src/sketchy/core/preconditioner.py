@@ -1,4 +1,4 @@
-"""Inverse roots of compensated sketches: G̃^(-e) = scale (I + U diag(gain) Uᵀ).
+"""Inverse roots of compensated sketches: G̃^(-e) = scale (rest I + U diag(gain) Uᵀ).
 
 `operator.Compensated` has the paper's pseudo-inverse. In training the inverse is damped instead: eps times
 the largest eigenvalue is added to each. In three cases small eigenvalues are raised further, because their
@@ -34,48 +34,53 @@ STALE = 0.1
 
 @dataclass(frozen=True)
 class InverseRoot:
-    """G̃^(-e) = scale (I + U diag(gain) Uᵀ) of Alg. 3, line 6: symmetric, positive, low rank plus diagonal."""
+    """G̃^(-e) = scale (rest I + U diag(gain) Uᵀ) of Alg. 3, line 6: symmetric, positive."""
 
     basis: Tensor  # U, (S, d, l)
-    gain: Tensor  # (S, l): w_i / scale - 1, where w_i is the eigenvalue of G̃^(-e) for column i of U
+    gain: Tensor  # (S, l): w_i / scale - rest, where w_i is the eigenvalue of G̃^(-e) for column i of U
     scale: Tensor  # (S,): the eigenvalue of G̃^(-e) outside the basis; if nothing is outside, the smallest w_i
+    rest: int  # 1; 0 if nothing is outside the basis
 
     def apply_(self, x: Tensor) -> Tensor:
-        """G̃^(-e) x / scale for x (S, d, k), in place. O(d k l)."""
-        return add_outer_(x, self.basis, product(x.mT, self.basis).mul_(self._gain_in(x)))
+        """G̃^(-e) x / scale for x (S, d, k), in place where something is outside. O(d k l)."""
+        U, gain = self.basis, as_weights(self.gain, x)
+        if self.rest == 0:
+            return U @ (gain.unsqueeze(-1) * (U.mT @ x))
+        return add_outer_(x, U, product(x.mT, U).mul_(gain.unsqueeze(-2)))
 
     def apply_right_(self, x: Tensor) -> Tensor:
         """The same along the last axis of x (S, k, d)."""
-        return add_outer_(x, (x @ self.basis).mul_(self._gain_in(x)), self.basis)
-
-    def _gain_in(self, x: Tensor) -> Tensor:
-        return as_weights(self.gain, x).unsqueeze(-2)
+        U, gain = self.basis, as_weights(self.gain, x).unsqueeze(-2)
+        if self.rest == 0:
+            return (x @ U * gain) @ U.mT
+        return add_outer_(x, (x @ U).mul_(gain), U)
 
 
 def inverse_root(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> InverseRoot:
     """The damped G̃^(-exponent) of a sketch (S, d, l). It is zero for an empty sketch."""
-    return run(inverse_root_of(sketch, exponent, eps, stale=stale, rounding=rounding))
+    return run(inverse_root_task(sketch, exponent, eps, stale=stale, rounding=rounding))
 
 
-def inverse_root_of(
+def inverse_root_task(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> Task[InverseRoot]:
     """`inverse_root` as a task."""
     d, l = sketch.basis.shape[-2:]
+    rest = int(l < d)
     gain, scale = yield from together(
         _gain_and_scale,
         sketch.eigenvalues,
         sketch.escaped_mass,
         numbers=(float(d),),
-        whole=l == d,
+        rest=rest,
         exponent=exponent,
         eps=eps,
         stale=stale,
         rounding=rounding,
     )
-    return InverseRoot(sketch.basis, gain, scale)
+    return InverseRoot(sketch.basis, gain, scale, rest)
 
 
 def _gain_and_scale(
@@ -83,7 +88,7 @@ def _gain_and_scale(
     rho: Tensor,
     dim: float | Tensor,
     *,
-    whole: bool,
+    rest: int,
     exponent: float,
     eps: float,
     stale: bool,
@@ -104,8 +109,8 @@ def _gain_and_scale(
         values = values.add_(average, alpha=rounding)
     # an empty sketch leaves the direction as it is (gain 0), and its scale is 0
     values = torch.where(seen, values, 1.0) ** -exponent
-    inside, outside = values[..., :-1], values[..., :1] if whole else values[..., -1:]
-    return (inside / outside).sub_(1), (outside * seen).squeeze(-1)
+    inside, outside = values[..., :-1], values[..., -1:] if rest else values[..., :1]
+    return (inside / outside).sub_(rest), (outside * seen).squeeze(-1)
 
 
 def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:

@@ -96,10 +96,10 @@ def update(
     (subspace).
     """
     probing = None if probes is None else (probes, failure_probability)
-    return run(updated(sketch, A, beta2=beta2, solver=solver, norm=norm, probing=probing))
+    return run(update_task(sketch, A, beta2=beta2, solver=solver, norm=norm, probing=probing))
 
 
-def updated(
+def update_task(
     sketch: Sketch,
     A: Tensor,
     *,

@@ -37,7 +37,8 @@ class Request:
         """Requests with the same key form one batch."""
         if self.function is read:  # batching would only copy
             return id(self)
-        return self.function, self.options, *((x.shape[1:], x.dtype, x.device) for x in self.tensors)
+        tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
+        return self.function, self.options, len(self.numbers), *tensors
 
 
 Task = Generator[Sequence[Request], Sequence[Any], T]

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sketchy.experiments.page import Page, Section
-from sketchy.experiments.sections import KINDS, Row
+from sketchy.experiments.sections import KINDS
+from sketchy.experiments.summary import ResultRow
 
 # Files that commands write in addition to their rows: pictures, checkpoints and the like. They are skipped.
 COMPANIONS = {".png", ".md", ".pt", ".html"}
@@ -47,7 +48,7 @@ def _files(run: Path) -> list[Path]:
     return sorted(found)
 
 
-def _read(path: Path) -> list[Row]:
+def _read(path: Path) -> list[ResultRow]:
     """The rows of a .jsonl file, without a last one that was cut off, or the one object of a .json file."""
     if path.suffix not in (".json", ".jsonl"):
         raise ValueError("not a .json or .jsonl file")

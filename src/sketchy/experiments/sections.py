@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
-from sketchy.experiments.summary import exponent, quartiles
+from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
-Row = dict[str, Any]
 Blocks = tuple[str, list[Table | Plot]]  # the title of a section, and its contents
 
 
@@ -20,16 +19,16 @@ class Kind:
     """A kind of file: all rows have these keys, and ``build`` makes a section of them."""
 
     keys: frozenset[str]
-    build: Callable[[Path, list[Row]], Blocks]
+    build: Callable[[Path, list[ResultRow]], Blocks]
 
-    def recognises(self, rows: Sequence[Row]) -> bool:
+    def recognises(self, rows: Sequence[ResultRow]) -> bool:
         return all(self.keys <= row.keys() for row in rows)
 
 
 # ---- online learning
 
 
-def _online(path: Path, found: list[Row]) -> Blocks:
+def _online(path: Path, found: list[ResultRow]) -> Blocks:
     from sketchy.experiments import sweep, table
 
     rows = [table.SettingResult(**row) for row in found]
@@ -71,7 +70,7 @@ def _best_by(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[fl
     return xs, [best[x] for x in xs]
 
 
-def _counterexample(path: Path, rows: list[Row]) -> Blocks:
+def _counterexample(path: Path, rows: list[ResultRow]) -> Blocks:
     curves = {
         f"{name} {what}": ([r["rounds"] for r in own], [r[what] for r in own])
         for name, own in _groups(rows, "learner").items()
@@ -88,7 +87,7 @@ def _counterexample(path: Path, rows: list[Row]) -> Blocks:
 # ---- sketches, spectra, memory
 
 
-def _sketch(path: Path, rows: list[Row]) -> Blocks:
+def _sketch(path: Path, rows: list[ResultRow]) -> Blocks:
     names = {"error": "true error", "certified": "certified", "lemma_1": "Lemma 1"}
     cells = []
     for row in rows:
@@ -105,7 +104,7 @@ def _sketch(path: Path, rows: list[Row]) -> Blocks:
     return "Sketches of digits", [table, plot]
 
 
-def _spectra(path: Path, rows: list[Row]) -> Blocks:
+def _spectra(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.analysis.spectra import Spectrum
     from sketchy.experiments import spectra
 
@@ -133,7 +132,7 @@ def _spectra(path: Path, rows: list[Row]) -> Blocks:
     return f"Spectra: {path.parent.name}", [Table(header, last), *shown]
 
 
-def _memory(path: Path, rows: list[Row]) -> Blocks:
+def _memory(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.analysis.memory import human
 
     found = rows[0]
@@ -161,7 +160,7 @@ def _memory(path: Path, rows: list[Row]) -> Blocks:
 # ---- training and its cost
 
 
-def _demo(path: Path, rows: list[Row]) -> Blocks:
+def _demo(path: Path, rows: list[ResultRow]) -> Blocks:
     header = ("optimizer", "rate", "loss", "accuracy", "state, kB", "ms/step")
     cells = []
     for row in rows:
@@ -173,7 +172,7 @@ def _demo(path: Path, rows: list[Row]) -> Blocks:
     return "Demo: a small network on digits", [Table(header, cells), plot]
 
 
-def _quality(path: Path, rows: list[Row]) -> Blocks:
+def _quality(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.experiments import quality
 
     results = quality.of_usual_length(quality.parse(rows))
@@ -198,8 +197,8 @@ def _quality(path: Path, rows: list[Row]) -> Blocks:
     ]
 
 
-def _step_time(path: Path, rows: list[Row]) -> Blocks:
-    def steps(row: Row) -> bool:
+def _step_time(path: Path, rows: list[ResultRow]) -> Blocks:
+    def steps(row: ResultRow) -> bool:
         """Whether a row is an optimizer: others are what a step is compared with."""
         return not row["optimizer"].endswith(" floor") and row["optimizer"] != "forward and backward"
 
@@ -229,7 +228,7 @@ def _step_time(path: Path, rows: list[Row]) -> Blocks:
     return "Step time", shown
 
 
-def _scaling(path: Path, rows: list[Row]) -> Blocks:
+def _scaling(path: Path, rows: list[ResultRow]) -> Blocks:
     cells, plots = [], []
     for variable, own in _groups([row for row in rows if row["error"] is None], "variable").items():
         curves = {}
@@ -255,15 +254,15 @@ def _scaling(path: Path, rows: list[Row]) -> Blocks:
     return "Scaling of a step", [table, *plots]
 
 
-def _machine(row: Row) -> str:
+def _machine(row: ResultRow) -> str:
     return f"{row['processor']}, torch {row['torch']}, commit {row['commit']}"
 
 
-def _cpu(row: Row) -> dict[int, float]:
+def _cpu(row: ResultRow) -> dict[int, float]:
     return {sample["round"]: sample["cpu"] for sample in row["samples"]}
 
 
-def _label(row: Row) -> str:
+def _label(row: ResultRow) -> str:
     return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
 
 
@@ -271,14 +270,14 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def _groups(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = {}
+def _groups(rows: Iterable[ResultRow], key: str) -> dict[Any, list[ResultRow]]:
+    groups: dict[Any, list[ResultRow]] = {}
     for row in rows:
         groups.setdefault(row[key], []).append(row)
     return groups
 
 
-def _kind(keys: str, build: Callable[[Path, list[Row]], Blocks]) -> Kind:
+def _kind(keys: str, build: Callable[[Path, list[ResultRow]], Blocks]) -> Kind:
     return Kind(frozenset(keys.split()), build)
 
 

@@ -3,6 +3,9 @@
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Any
+
+ResultRow = dict[str, Any]  # one line of a file of results
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -18,11 +18,11 @@ def descend_(
     good; None if all are.
     """
     lr, decay = group["lr"], group["weight_decay"]
-    if good is None and len(params) == 1 and _in_one_pass(params[0], direction[0], scale, lr, decay):
+    if good is None and len(params) == 1 and _in_one_pass_(params[0], direction[0], scale, lr, decay):
         return None
     if any(p.dtype != direction.dtype for p in params):
         steps = direction.mul_(like(scale, direction))
-        return _short(params, list(steps.unbind()), lr, decay, good)
+        return _short_(params, list(steps.unbind()), lr, decay, good)
     shrink = like(1 - lr * decay * (torch.ones_like(scale) if good is None else good.double()), direction)
     move = like(scale * lr, direction)
     if len(params) == 1:
@@ -37,7 +37,7 @@ def descend_(
     return None
 
 
-def _in_one_pass(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay: float) -> bool:
+def _in_one_pass_(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay: float) -> bool:
     """Update p with torch's fused SGD kernel, p ← p - c (x + w p). It takes half the time of two operations.
 
     If that is not possible, do nothing and return False. The kernel needs contiguous tensors, and c and w as
@@ -65,7 +65,7 @@ def _in_one_pass(p: Tensor, x: Tensor, scale: Tensor, lr: float | Tensor, decay:
     return True
 
 
-def _short(
+def _short_(
     params: Sequence[Tensor], steps: list[Tensor], lr: float | Tensor, decay: float, good: Tensor | None
 ) -> None:
     """p ← p - lr (step + weight_decay p), for p in a shorter dtype than the steps: rounded only once."""

@@ -17,11 +17,12 @@ from torch.optim import Optimizer
 
 from sketchy.core.tasks import gather, run
 from sketchy.optim import options as table
-from sketchy.optim.loading import NAME, check_loaded, restore
+from sketchy.optim.covariances import KnownCovariance, known_covariances
+from sketchy.optim.loading import NAME, check_loaded, restore_
 from sketchy.optim.plan import Design, Plan, plan
-from sketchy.optim.report import KnownCovariance, Report, known_covariances, report
+from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of, route
-from sketchy.optim.schedule import scratch_bound, stacks, waves
+from sketchy.optim.schedule import scratch_bound, stacks_, waves
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
 
@@ -42,7 +43,7 @@ class Engine(Optimizer):
 
     def __init_subclass__(cls) -> None:
         """Name the checkpoints, and show every option with its default in ``help`` and in editors."""
-        if Engine in cls.__bases__:
+        if "design" in vars(cls) and "saved_as" not in vars(cls):
             cls.saved_as = cls.__name__
         kinds = inspect.Parameter
         shown = [kinds("params", kinds.POSITIONAL_OR_KEYWORD)]
@@ -164,7 +165,7 @@ class Engine(Optimizer):
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
-            restore(self, final, self._plan)
+            restore_(self, final, self._plan)
 
         hooks = (
             self.register_load_state_dict_pre_hook(check),  # runs after the user's hooks
@@ -186,7 +187,7 @@ class Engine(Optimizer):
     @_uncompiled
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
-        for wave in waves(stacks(self.param_groups, self.state, self._plan)):
+        for wave in waves(stacks_(self.param_groups, self.state, self._plan)):
             with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 run(gather(map(step, wave)))
 

@@ -12,7 +12,7 @@ from sketchy.optim.plan import Plan
 from sketchy.optim.slots import Meaning, Slot
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
-NAME = "optimizer"  # the key of the optimizer's name in a parameter group
+NAME = "sketchy_optimizer"  # the key of the optimizer's name in a parameter group
 _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of these in each group
 # Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options
 # show which optimizer saved them.
@@ -140,7 +140,7 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
     return ""
 
 
-def restore(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
+def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
     """Convert each loaded tensor to the dtype of its slot. Torch has cast it to the parameter's dtype."""
     for group in optimizer.param_groups:
         group.update(options.check(group, ""))  # for example, betas may have been saved as a list

@@ -81,6 +81,10 @@ def _lr(name: str, value: Any) -> float | Tensor:
     return _NOT_NEGATIVE(name, value)
 
 
+def _decay(name: str, value: Any) -> float | None:
+    return None if value is None else _number("in [0, 1), or None", lambda v: 0 <= v < 1)(name, value)
+
+
 def _exponent(name: str, value: Any) -> float | None:
     return None if value is None else _number("in (0, 1]", lambda v: 0 < v <= 1)(name, value)
 
@@ -172,6 +176,16 @@ class Options(TypedDict, total=False):
             2.0,
             _NOT_NEGATIVE,
             "the length that the graft rule gives is multiplied by this; not used if graft=None",
+        ),
+    ]
+    row_norm: Annotated[
+        float | None,
+        Option(
+            None,
+            _decay,
+            "divide the rows of a direction by their running root mean square with this decay, such as 0.95,"
+            " and keep its length; None: don't",
+            shapes_state=True,
         ),
     ]
     solver: Annotated[

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from sketchy.core.axes import Layout, layout
 from sketchy.optim.options import OPTIONS
-from sketchy.optim.parts.contracts import Graft, Part, Preconditioner, Weight
+from sketchy.optim.parts.contracts import Graft, KnowsEnergy, Part, Preconditioner, WeightSpec
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
+from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches
 from sketchy.optim.slots import COUNTER, Shape, Slots, State
 
@@ -41,12 +42,14 @@ class Plan:
     work: torch.dtype  # the dtype of the arithmetic
     statistics: Sketches
     preconditioner: Preconditioner
+    row_norms: RowNorms | None  # None: rows are left as they are
     graft: Graft
     momentum: Momentum
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        return (self.momentum, self.statistics, self.preconditioner, self.graft)
+        rows = () if self.row_norms is None else (self.row_norms,)
+        return (self.momentum, self.statistics, self.preconditioner, *rows, self.graft)
 
     @cached_property
     def slots(self) -> Slots:
@@ -73,10 +76,11 @@ class Plan:
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown."""
-        for part in reversed(self.parts):
-            energy = part.gradient_energy(state, options)
-            if energy is not None:
-                return energy
+        for part in (self.graft, self.preconditioner, self.statistics):  # the cheapest first
+            if isinstance(part, KnowsEnergy) and part.slots.keys() <= state.keys():
+                energy = part.gradient_energy(state, options)
+                if energy is not None:
+                    return energy
         return None
 
 
@@ -108,7 +112,7 @@ def _plan(
         merge_dims = options.get("merge_dims")
         cut = layout(shape, merge_dims=merge_dims, block_size=options["block_size"], flat=design.flat)
     work = torch.float64 if not is_adam and options["sketch_dtype"] == "float64" else wide
-    weight = Weight(cut, wide, work, options)
+    weight = WeightSpec(cut, wide, work, options)
     statistics = Sketches.none(weight) if is_adam else Sketches.of(weight)
     return Plan(
         # a weight without entries has a state too: distributed checkpoints expect one for every parameter
@@ -117,12 +121,13 @@ def _plan(
         work,
         statistics=statistics,
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
+        row_norms=None if is_adam or options.get("row_norm") is None else RowNorms.of(weight),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
         momentum=Momentum.of(weight),
     )
 
 
-def together(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
+def stack_limit(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:
     """The largest number of weights of a plan in one stack."""
     limit = options["stack_size"] or (_STACK_ON_CPU if device.type == "cpu" else _STACK)
     return max(1, limit // max(1, math.prod(plan.layout.shape)))

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sketchy.core.sketch import Sketch
+from sketchy.optim.covariances import known_covariances
 from sketchy.optim.plan import Plan
 from sketchy.optim.slots import State
 
@@ -79,37 +79,6 @@ def _cells(row: ParameterRow) -> tuple[str, ...]:
 def report(parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any]]], scratch: int) -> Report:
     """The report over (name, parameter, plan, state, options)."""
     return Report((_row(*parameter) for parameter in parameters), scratch)
-
-
-@dataclass(frozen=True)
-class KnownCovariance:
-    """The covariances of one axis of one parameter, one for each block, as far as the state knows them."""
-
-    parameter: Tensor
-    axis: str  # left, right, only, axis0, ...
-    sketch: Sketch  # (blocks, ...), as it is stored
-    exact: bool  # whether the full covariance is kept
-    trace: Tensor | None  # (blocks,): of the covariance, up to rounding; None if the state does not know it
-    skipped: Tensor  # (): gradients that were not finite
-
-    def escaped_share(self) -> Tensor:
-        """The share of ρ I in tr(B Bᵀ + ρ I), (blocks,)."""
-        escaped = self.sketch.dim * self.sketch.escaped_mass
-        return escaped / (self.sketch.eigenvalues.sum(-1) + escaped).clamp(min=1e-300)
-
-    def certified_error(self) -> Tensor:
-        """An upper bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, (blocks,)."""
-        largest = self.sketch.eigenvalues[..., 0] + self.sketch.escaped_mass
-        return self.sketch.error_bound / largest.clamp(min=1e-300)
-
-
-def known_covariances(
-    p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]
-) -> Iterator[KnownCovariance]:
-    """The covariances of a parameter, axis by axis."""
-    trace = plan.gradient_energy(state, options)
-    for axis in plan.statistics.live:
-        yield KnownCovariance(p, axis.name, axis.stored(state), axis.exact, trace, state["skipped"])
 
 
 def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]) -> ParameterRow:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sketchy.optim.plan import Plan, held, scratch, together
+from sketchy.optim.plan import Plan, held, scratch, stack_limit
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.slots import State, fits
 from sketchy.optim.stack import Group, Stack
@@ -17,7 +17,7 @@ _CACHE = 1 << 22
 PlanOf = Callable[[Group, Tensor, str | None], Plan]  # from a group, a parameter of it, and its name if any
 
 
-def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
+def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
     """All stacks of a step. Parameters without a state get one."""
     names = names_of(groups)
     found: dict[Any, list[Tensor]] = defaultdict(list)
@@ -46,7 +46,7 @@ def stacks(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf)
     result = []
     for (g, key, device, *_, due), params in found.items():
         plan, group = plans[key], groups[g]
-        most = together(plan, device, group)
+        most = stack_limit(plan, device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
             result.append(Stack(some, [state[p] for p in some], plan, group, due))
     return result
@@ -90,7 +90,7 @@ def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
         for p in group["params"]:
             plan = plan_of(group, p, names.get(p))
             counts[g, id(plan)] += 1
-            most = together(plan, p.device, group)
+            most = stack_limit(plan, p.device, group)
             made += counts[g, id(plan)] % most == 1 or most == 1
             bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
             waiting += held(plan, 1)

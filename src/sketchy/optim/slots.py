@@ -76,7 +76,6 @@ class Slot:
     follows: tuple[int | None, ...]  # for each dimension, the axis of the weight (or block) as long as it
     codec: Codec
     blocks: int | None = None  # the number of blocks, if each has its own (first dimension); None: only one
-    in_place: bool = False  # it is as large as the weight, so a part changes it in place
     on_host: bool = False  # Python reads it at each step, so it is kept on the CPU
 
     @property

@@ -15,7 +15,7 @@ def step(stack: Stack) -> Task[None]:
     """Gradients → statistics → preconditioner → graft → momentum → direction → weights → state."""
     plan = stack.plan
     G = yield from stack.gradients()  # bad ones are zero
-    steps = yield from reading(stack.steps)
+    steps = (yield from reading(stack.steps)) if stack.group["start_step"] > 1 else None
     old = plan.statistics.read(stack)
     new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
     learned = yield from plan.preconditioner.update(stack, G, old, new)
@@ -44,6 +44,8 @@ def _direction_(
         if within(steps, -math.inf, first - 0.5):
             return early, torch.ones_like(ahead)
     direction, scale = plan.preconditioner.apply_(stack, x, ahead, learned)
+    if plan.row_norms is not None:
+        direction, scale = plan.row_norms.apply_(stack, direction, scale)
     scale = plan.graft.rescale(stack, direction, scale, length)
     if early is not None:
         started = like(stack.steps >= first, direction) > 0

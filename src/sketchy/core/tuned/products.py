@@ -21,7 +21,7 @@ _PADDING = 8
 
 def product(A: Tensor, X: Tensor) -> Tensor:
     """A @ X for a large A and a thin X. If A is stored transposed, this computes (Xᵀ Aᵀ)ᵀ."""
-    return _from_left(X, A.mT).mT if _transposed(A) else A @ X
+    return _from_left_(X, A.mT).mT if _transposed(A) else A @ X
 
 
 def by_rows(X: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def add_product_(Y: Tensor, A: Tensor, X: Tensor) -> Tensor:
     if not A.dim() == X.dim() == Y.dim() == 3:
         return Y + product(A, X)
     if _transposed(A) and X.shape[-1] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves
-        return _from_left(X, A.mT, plus=_contiguous(Y.mT)).mT
+        return _from_left_(X, A.mT, plus=_contiguous(Y.mT)).mT
     return Y.baddbmm_(A, X)
 
 
@@ -76,11 +76,11 @@ def lower_gram_of_triangle(L: Tensor) -> Tensor:
     return W
 
 
-def _from_left(X: Tensor, A: Tensor, plus: Tensor | None = None) -> Tensor:
+def _from_left_(X: Tensor, A: Tensor, plus: Tensor | None = None) -> Tensor:
     """Xᵀ @ A, plus ``plus`` if given, for a thin X (..., m, l) and a large A (..., m, n) stored by rows."""
     if A.dim() == X.dim() == 3 and A.shape[-2] > _ROWS and _collides(A, X.shape[-1]):
         first, *others = zip(X.split(_ROWS, -2), A.split(_ROWS, -2), strict=True)
-        total = _from_left(*first, plus)
+        total = _from_left_(*first, plus)
         for x, a in others:
             total.baddbmm_(x.mT, a)
         return total

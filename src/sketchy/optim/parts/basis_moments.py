@@ -10,7 +10,7 @@ from sketchy.core import corrected
 from sketchy.core.moments import correction, weights
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
-from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import FLOAT64, Meaning, Slots, State
 from sketchy.optim.stack import Gradient, Stack
@@ -27,7 +27,7 @@ class BasisMoments:
     block: tuple[int, int]
 
     @classmethod
-    def of(cls, weight: Weight, statistics: Sketches) -> "BasisMoments":
+    def of(cls, weight: WeightSpec, statistics: Sketches) -> "BasisMoments":
         m, n = weight.layout.block
         shape = tuple((axis.rank if axis else 0) + 1 for axis in statistics.axes)
         return cls({"second_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, shape, (None, None))}, (m, n))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Weight:
+class WeightSpec:
     """The arguments of parts: shape and dtypes of a weight, and the options on which its state depends."""
 
     layout: Layout
@@ -26,22 +26,27 @@ class Weight:
     work: torch.dtype  # the dtype of the arithmetic
     options: Mapping[str, Any]
 
-    def slot(self, meaning: Meaning, codec: Codec, **traits: bool) -> Slot:
+    def slot(self, meaning: Meaning, codec: Codec) -> Slot:
         """A slot as large as the weight."""
         shape = self.layout.shape
-        return Slot(meaning, shape, tuple(range(len(shape))), codec, **traits)
+        return Slot(meaning, shape, tuple(range(len(shape))), codec)
 
     def block_slot(
-        self, meaning: Meaning, codec: Codec, shape: Shape, follows: tuple[int | None, ...], **traits: bool
+        self, meaning: Meaning, codec: Codec, shape: Shape, follows: tuple[int | None, ...]
     ) -> Slot:
         """A slot of which each block has its own."""
-        return Slot(meaning, shape, follows, codec, blocks=self.layout.count, **traits)
+        return Slot(meaning, shape, follows, codec, blocks=self.layout.count)
 
 
 class Part(Protocol):
     @property
     def slots(self) -> Slots:
         """The slots of the state that this part owns."""
+
+
+@runtime_checkable
+class KnowsEnergy(Protocol):
+    """A part whose slots contain the energy of the gradients that the statistics have seen."""
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         """Σ β₂^(t-i) ‖G_i‖² of each block (S,), the trace of its covariances; None if unknown here."""
@@ -52,7 +57,7 @@ class Preconditioner(Part, Protocol):
     waits: ClassVar[bool]  # whether it is not used before ``start_step``
 
     @classmethod
-    def of(cls, weight: Weight, statistics: "Sketches") -> Self: ...
+    def of(cls, weight: WeightSpec, statistics: "Sketches") -> Self: ...
 
     def update(
         self, stack: "Stack", G: "Gradient", old: Sequence[Sketch | None], new: Sequence[Sketch | None]
@@ -71,7 +76,7 @@ class Graft(Part, Protocol):
     by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
 
     @classmethod
-    def of(cls, weight: Weight) -> Self: ...
+    def of(cls, weight: WeightSpec) -> Self: ...
 
     def update(self, stack: "Stack", G: "Gradient") -> Tensor | None:
         """Learn from a gradient. Return the length (S,) of the rule's step, if the gradient decides it."""

@@ -1,17 +1,17 @@
 """Adam's path: a second moment for each entry, for vectors, embeddings and output heads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from sketchy.core.moments import correction, divide_by_root, observe_root_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
-from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.sketches import Sketches
-from sketchy.optim.slots import Codec, Meaning, Slots, State
+from sketchy.optim.slots import Codec, Meaning, Slots
 from sketchy.optim.stack import Gradient, Stack
 
 
@@ -23,8 +23,8 @@ class EntryMoments:
     slots: Slots
 
     @classmethod
-    def of(cls, weight: Weight, statistics: Sketches) -> "EntryMoments":
-        return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(weight.wide), in_place=True)})
+    def of(cls, weight: WeightSpec, statistics: Sketches) -> "EntryMoments":
+        return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(weight.wide))})
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
@@ -39,6 +39,3 @@ class EntryMoments:
         filled = correction(stack.group["betas"][1], stack.count)
         divide_by_root(x, root, filled, stack.group["eps"], out=x)
         return x, scale
-
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
-        return None

@@ -27,7 +27,7 @@ from sketchy.core.moments import (
     over_length,
     weights,
 )
-from sketchy.optim.parts.contracts import Graft, Weight
+from sketchy.optim.parts.contracts import Graft, WeightSpec
 from sketchy.optim.slots import FLOAT64, Codec, Meaning, Slots, State
 from sketchy.optim.stack import Gradient, Stack
 
@@ -45,7 +45,7 @@ class Ungrafted:
     slots: Slots = field(default_factory=dict)
 
     @classmethod
-    def of(cls, weight: Weight) -> Self:
+    def of(cls, weight: WeightSpec) -> Self:
         return cls()
 
     def update(self, stack: Stack, G: Gradient) -> None:
@@ -60,9 +60,6 @@ class Ungrafted:
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         return scale
 
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
-        return None
-
 
 @dataclass(frozen=True)
 class Rule(ABC):
@@ -72,7 +69,7 @@ class Rule(ABC):
     slots: Slots = field(default_factory=dict)
 
     @classmethod
-    def of(cls, weight: Weight) -> Self:
+    def of(cls, weight: WeightSpec) -> Self:
         return cls()
 
     def update(self, stack: Stack, G: Gradient) -> Tensor | None:
@@ -87,9 +84,6 @@ class Rule(ABC):
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         assert length is not None
         return moments.ratio(length, direction) * stack.group["graft_scale"]
-
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        return None
 
 
 class Sgd(Rule):
@@ -106,7 +100,7 @@ class Rows(Rule):
     """Adam's length with a second moment for each row. Keeps m numbers."""
 
     @classmethod
-    def of(cls, weight: Weight) -> Self:
+    def of(cls, weight: WeightSpec) -> Self:
         rows = weight.layout.block[:1]
         return cls({"row_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
@@ -145,7 +139,7 @@ class Factored(Rows):
     by_columns: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, weight: Weight) -> Self:
+    def of(cls, weight: WeightSpec) -> Self:
         columns = math.prod(weight.layout.block[1:])
         follows = (1,) if len(weight.layout.block) == 2 else (None,)
         slot = weight.block_slot(Meaning.MOMENT, FLOAT64, (columns,), follows)
@@ -173,10 +167,10 @@ class RmsProp(Rule):
     """Adam's length with a second moment for each entry. Keeps m n numbers."""
 
     @classmethod
-    def of(cls, weight: Weight) -> Self:
+    def of(cls, weight: WeightSpec) -> Self:
         block = weight.layout.block
         axes = tuple(range(len(block)))
-        slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work), block, axes, in_place=True)
+        slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work), block, axes)
         return cls({"graft_root": slot})
 
     def update(self, stack: Stack, G: Gradient) -> Tensor | None:

@@ -1,17 +1,17 @@
 """Shampoo's preconditioner: an inverse root of the covariance along each axis (Alg. 3, line 6)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
-from sketchy.core.preconditioner import InverseRoot, inverse_root_of, precondition_
+from sketchy.core.preconditioner import InverseRoot, inverse_root_task, precondition_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, gather
-from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.sketches import Sketches
-from sketchy.optim.slots import Slots, State
+from sketchy.optim.slots import Slots
 from sketchy.optim.stack import Gradient, Stack
 
 Roots = list[InverseRoot | None]
@@ -26,7 +26,7 @@ class InverseRoots:
     slots: Slots = field(default_factory=dict)  # none: everything is in the sketches
 
     @classmethod
-    def of(cls, weight: Weight, statistics: Sketches) -> "InverseRoots":
+    def of(cls, weight: WeightSpec, statistics: Sketches) -> "InverseRoots":
         return cls(weight.options["exponent"] or 1 / (2 * len(statistics.live)))
 
     def update(
@@ -39,7 +39,7 @@ class InverseRoots:
             sketch = new[axis.index]
             assert sketch is not None
             stale = not stack.due and not axis.exact  # full covariances distinguish weak and new directions
-            tasks.append(inverse_root_of(sketch, self.exponent, eps, stale=stale, rounding=rounding))
+            tasks.append(inverse_root_task(sketch, self.exponent, eps, stale=stale, rounding=rounding))
         found = yield from gather(tasks)
         roots: Roots = [None] * len(new)
         for axis, root in zip(axes, found, strict=True):
@@ -49,6 +49,3 @@ class InverseRoots:
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Roots) -> tuple[Tensor, Tensor]:
         direction, own = precondition_(x, learned)
         return direction, scale * own
-
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
-        return None

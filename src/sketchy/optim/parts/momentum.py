@@ -1,15 +1,13 @@
 """Momentum: an average of gradients, as large as the weight, updated in place."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from sketchy.core import momentum
-from sketchy.optim.parts.contracts import Weight
-from sketchy.optim.slots import Codec, Meaning, Slots, State
+from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.slots import Codec, Meaning, Slots
 from sketchy.optim.stack import Gradient, Stack
 
 
@@ -19,12 +17,12 @@ class Momentum:
     rounding: float = 0.0  # relative rounding error of an entry, if it is stored in a shorter dtype
 
     @classmethod
-    def of(cls, weight: Weight) -> "Momentum":
+    def of(cls, weight: WeightSpec) -> "Momentum":
         if not weight.options["momentum"]:
             return cls()
         name = weight.options["momentum_dtype"]
         codec = Codec(getattr(torch, name) if name else weight.wide)
-        slot = weight.slot(Meaning.MOMENTUM, codec, in_place=True)
+        slot = weight.slot(Meaning.MOMENTUM, codec)
         return cls({"momentum": slot}, codec.eps if codec.dtype.itemsize < weight.work.itemsize else 0.0)
 
     def update(self, stack: Stack, G: Gradient) -> tuple[Tensor, Tensor]:
@@ -40,6 +38,3 @@ class Momentum:
             nesterov=stack.group["nesterov"],
             good=stack.good,
         )
-
-    def gradient_energy(self, state: State, options: Mapping[str, Any]) -> None:
-        return None

@@ -14,7 +14,7 @@ from sketchy.core.axes import unfold
 from sketchy.core.certificate import exchange_error
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, gather
-from sketchy.optim.parts.contracts import Weight
+from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import COUNTER, FLOAT64, Codec, Meaning, Orthonormal, Slot, Slots, State
 from sketchy.optim.stack import Gradient, Stack
 
@@ -53,7 +53,7 @@ class Sketches:
     work: torch.dtype
 
     @classmethod
-    def of(cls, weight: Weight) -> "Sketches":
+    def of(cls, weight: WeightSpec) -> "Sketches":
         """A sketch with at most ``rank`` columns for each axis. Without this option, the full covariance."""
         options, block = weight.options, weight.layout.block
         shortest = min(range(len(block)), key=lambda i: block[i])
@@ -69,7 +69,7 @@ class Sketches:
         )
 
     @classmethod
-    def none(cls, weight: Weight) -> "Sketches":
+    def none(cls, weight: WeightSpec) -> "Sketches":
         """No sketches, for a weight on Adam's path."""
         return cls((), weight.layout.count, Orthonormal(weight.wide), weight.work)
 
@@ -121,9 +121,11 @@ class Sketches:
             sketch, A = old[axis.index], unfold(G.blocks, axis.index)
             assert sketch is not None
             if axis.exact:
-                tasks[axis] = dense.updated(sketch, A, beta2=beta2, norm=G.norm)
+                tasks[axis] = dense.update_task(sketch, A, beta2=beta2, norm=G.norm)
             else:
-                tasks[axis] = core.updated(sketch, A, beta2=beta2, solver=stack.group["solver"], norm=G.norm)
+                tasks[axis] = core.update_task(
+                    sketch, A, beta2=beta2, solver=stack.group["solver"], norm=G.norm
+                )
         found = yield from gather(tasks.values())
         for axis, sketch in zip(tasks, found, strict=True):
             new[axis.index] = sketch
