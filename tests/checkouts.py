@@ -25,14 +25,14 @@ class Checkout:
         file.write_text(text, encoding="utf-8")
 
     def add(self, path: str, after: str, text: str) -> None:
-        """Insert ``text`` behind the only place where ``after`` stands."""
+        """Insert ``text`` after the only occurrence of ``after``."""
         file = self.directory / path
         before = file.read_text(encoding="utf-8")
         assert before.count(after) == 1
         file.write_text(before.replace(after, after + text), encoding="utf-8")
 
     def python(self, *arguments: str) -> str:
-        """What Python prints with this package; it must end with 0."""
+        """The output of Python with this package. The exit status must be 0."""
         places = os.pathsep.join(str(self.directory / place) for place in ("src", ""))
         done = subprocess.run(
             (sys.executable, *arguments),
@@ -45,7 +45,7 @@ class Checkout:
         return done.stdout
 
     def sketchy(self, *words: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         return self.python("-c", "from sketchy.cli import main; main()", *words)
 
     def passed(self, *tests: str, about: str) -> int:

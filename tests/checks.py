@@ -49,6 +49,6 @@ def feed(fd, matrices):
 
 
 def same(a: FrequentDirections, b: FrequentDirections) -> bool:
-    """Bit for bit, without folding what waits."""
+    """Equal bit for bit. Buffered vectors stay in the buffer."""
     mine, theirs = a.state_dict(), b.state_dict()
     return all(torch.equal(torch.as_tensor(mine[k]), torch.as_tensor(theirs[k])) for k in mine)

@@ -17,7 +17,7 @@ settings.load_profile("default")
 
 @pytest.fixture
 def seed() -> int:
-    """One seed day to day; `SKETCHY_SEED=7 make test` tries another."""
+    """The seed of all tests; `SKETCHY_SEED=7 make test` uses another."""
     return int(os.environ.get("SKETCHY_SEED", "0"))
 
 

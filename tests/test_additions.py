@@ -1,4 +1,4 @@
-"""What takes one file and one line to add: a toy learner and a toy command are then known everywhere."""
+"""A new learner or command needs one file and one line; after that it works everywhere."""
 
 import json
 from pathlib import Path

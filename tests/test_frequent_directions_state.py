@@ -1,4 +1,4 @@
-"""The public object at its door: saving, copying, moving, and errors that leave it as it was."""
+"""The public object: saving, copying, moving, and errors that do not change it."""
 
 import copy
 import io
@@ -17,7 +17,7 @@ from sketchy import FrequentDirections
 @pytest.mark.parametrize("way", ["state_dict", "torch.save", "deepcopy", "pickle"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_saved_and_continued_equals_never_having_stopped(way, solver):
-    """Vectors are still waiting when it is saved."""
+    """Vectors are still in the buffer when it is saved."""
     before = [v[:, 0].float() for v in stream("power", 20, 1, 16, seed=1)]
     after = [A.float() for A in stream("power", 20, 4, 5, seed=2)]
     fd = feed(FrequentDirections(20, 7, decay=0.99, solver=solver), before)

@@ -1,4 +1,4 @@
-"""The oracle itself against what needs no sketch: full-matrix AdaGrad, Shampoo, plain covariances."""
+"""The reference compared with methods without sketches: full-matrix AdaGrad, Shampoo, plain covariances."""
 
 import torch
 
@@ -8,7 +8,7 @@ from sketchy import reference
 
 
 def test_one_update_by_hand():
-    """diag(4, 2, 1) at rank 2: the second eigenvalue leaves, the first keeps 4 - 2."""
+    """diag(4, 2, 1) at rank 2: the second eigenvalue is subtracted, the first becomes 4 - 2."""
     rho, G_bar = reference.fd_update(
         torch.zeros(3, 3, dtype=F64), torch.diag(torch.tensor([4.0, 2.0, 1.0])).double(), 2
     )

@@ -1,4 +1,4 @@
-"""Sketchy: second-order training that fits in memory, on Frequent Directions sketches.
+"""Sketchy: second-order training that fits in memory, with Frequent Directions sketches.
 
 Names load when they are first used: `sketchy --help` must not wait for torch.
 """

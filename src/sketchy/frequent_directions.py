@@ -43,13 +43,13 @@ class FrequentDirections:
             ``"none"``: by traces alone. The bound always holds, but is far larger. The bound of the exact
             solver is ρ and needs neither.
         failure_probability: of the probe bound in one update; over T updates it is at most T times this.
-        seed: seed of the probes. buffer: single vectors are buffered, and ``buffer`` of them make one update
-        as a block. For each vector
-            this takes a fraction of an SVD. Reading any result first empties the buffer. ``None`` is
+        seed: seed of the probes.
+        buffer: single vectors are buffered, and ``buffer`` of them make one update as a block. This is much
+            faster than an SVD for each vector. Reading any result first empties the buffer. ``None`` means
             ``rank``; 1 is Alg. 1 vector by vector.
 
     Bounds include an allowance for rounding, 8 eps ‖C‖ for each update in float32. After a thousand updates
-    it is 1e-3 ‖C‖, so that smaller errors are not visible. Use float64 then.
+    this is 1e-3 ‖C‖, even if the true error is smaller. To certify smaller errors, use float64.
 
     >>> fd = FrequentDirections(dim=3, rank=3, dtype=torch.float64)
     >>> fd.update(torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], dtype=torch.float64))
@@ -79,7 +79,7 @@ class FrequentDirections:
             buffer = check_count("buffer", buffer, 1, "at least 1, or None for rank")
         decay = check_number("decay", decay)
         if not 0 <= decay <= 1:
-            raise ValueError(f"decay={decay}: must be in [0, 1]; 1 never forgets")
+            raise ValueError(f"decay={decay}: must be in [0, 1]; 1 is a sum without decay")
         if solver not in core.SOLVERS:
             raise ValueError(f"solver={solver!r}: must be one of {core.SOLVERS}")
         if certificate not in CERTIFICATES:
@@ -302,8 +302,8 @@ class FrequentDirections:
         self._folds += 1
 
     def _fold_waiting(self) -> None:
-        """Update by the buffered vectors as one block. Vector i, counted back from the newest = 0, is
-        multiplied by decay^(i/2).
+        """Add the buffered vectors as one block. A vector of age i (the newest has age 0) is multiplied by
+        decay^(i/2).
         """
         if not self._waiting:
             return

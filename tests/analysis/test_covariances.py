@@ -1,4 +1,4 @@
-"""What is known of covariances, and certified, from gradients and from the states of our optimizers."""
+"""Covariances and their certified bounds, from gradients and from the states of our optimizers."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_a_zero_covariance_has_no_share():
 @pytest.mark.parametrize("k", [1, 3, 5, 9, 12])
 @pytest.mark.parametrize("trace_known", [True, False])
 def test_bounds_hold_for_every_matrix_within_the_certified_error(k: int, trace_known: bool, seed: int):
-    """C = B Bᵀ + E for random 0 ⪯ E ⪯ e I, from nearly flat to rank one: what may be there is within."""
+    """C = B Bᵀ + E for random 0 ⪯ E ⪯ e I, with spectra of E from flat to nearly rank one."""
     rng = torch.Generator().manual_seed(seed)
     d, l = 12, 5
     for trial in range(200):

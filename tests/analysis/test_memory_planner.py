@@ -1,4 +1,4 @@
-"""What the planner says of an optimizer is what the optimizer holds after its first steps."""
+"""The planned size of the state equals the size of a real state after the first steps."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -146,7 +146,7 @@ def test_the_table_of_contenders_is_that_of_the_real_optimizers_and_ours_at_each
 
 
 def test_numbers_of_a_4096_x_1024_weight() -> None:
-    """Floats, counted by hand; a padded or doubled term would show."""
+    """The number of floats, counted by hand: the test would notice padding or a term counted twice."""
     m, n = 4096, 1024
     weight = Weight((m, n))
     floats = {c.name: (c.held(weight).momentum / 4, c.held(weight).second_moment / 4) for c in holders((64,))}

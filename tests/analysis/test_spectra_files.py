@@ -1,4 +1,4 @@
-"""Records on disk, in TensorBoard, and gone on with."""
+"""Records on disk and in TensorBoard, and resumed runs."""
 
 import dataclasses
 import io
@@ -86,7 +86,7 @@ def test_tensorboard_files_hold_the_records(tmp_path):
 
 
 def resumed(shape, steps, at, **options):
-    """The records of a run whose monitor was saved, by way of a file, and gone on with by another."""
+    """The records of a run whose monitor is saved to a file and loaded into another monitor."""
     stream, net = gradients(steps, shape), Net(*shape)
     first = follow(net, net.weight, stream[:at], every=1, beta2=BETA2, **options)
     saved = io.BytesIO()
@@ -113,6 +113,6 @@ def test_covariances_of_other_settings_are_refused():
     net, stream = Net(12, 16), gradients(3, (12, 16))
     saved = follow(net, net.weight, stream, exact_up_to=0, rank=4).state_dict()
     with pytest.raises(
-        ValueError, match=r"'weight' are left_basis 1x12x4.*not left_covariance 1x12x12.*: watch with"
+        ValueError, match=r"'weight' are left_basis 1x12x4.*not left_covariance 1x12x12.*: give the monitor"
     ):
         SpectrumMonitor(net).load_state_dict(saved)

@@ -1,4 +1,4 @@
-"""Any training loop can be watched, and is not changed by it."""
+"""The monitor works with any training loop, and does not change the training."""
 
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -137,7 +137,7 @@ class HostReads(TorchFunctionMode):
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_steps_that_are_not_recorded_read_no_values(ours: bool):
-    """Beyond those that the optimizer reads itself."""
+    """Not counting the values that the optimizer reads itself."""
     counts = []
     for watched in (False, True):
         loop = Loop()

@@ -42,7 +42,7 @@ def intrinsic(eigenvalues: Tensor) -> float:
 
 
 def follow(source: Any, weight: Tensor, stream: list[Tensor], optimizer: Any = None, **options: Any) -> Any:
-    """The monitor after a run in which ``weight`` met each gradient of the stream."""
+    """The monitor after a run in which ``weight`` gets each gradient of the stream."""
     optimizer = optimizer or torch.optim.SGD([weight], lr=0.0)
     with SpectrumMonitor(source, **{"every": len(stream), **options}) as monitor:
         for gradient in stream:

@@ -1,4 +1,4 @@
-"""The memory-quality front: equal budgets, failures as rows, provenance in every line, a readable picture."""
+"""Loss against memory: equal budgets, failures as rows, provenance in every line, a readable picture."""
 
 import json
 import math
@@ -31,7 +31,7 @@ Loss = Callable[[Variant, float, int], float]
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Variant, float, int]]:
     """Runs that take no time; their loss is the distance of the rate from 4e-3, in powers of the ratio.
 
-    Adafactor raises, Muon is slow, and dense Shampoo wants a rate that is out of reach.
+    Adafactor raises an error, Muon is slow, and dense Shampoo's best rate is not among those tried.
     """
     done: list[tuple[Variant, float, int]] = []
 
@@ -199,7 +199,7 @@ def test_everyone_moves_every_weight_and_has_state_of_known_size(name: str) -> N
 
 
 def points(count: int, seed: int = 0) -> list[Point]:
-    """Peers in a heap, and ranks of ours along a line through them."""
+    """Points of other optimizers close together, and our ranks along a line through them."""
     rng = torch.Generator().manual_seed(seed)
     x, y = torch.rand(2, count, generator=rng).tolist()
     peers = [Point(f"some_peer_{i}", None, False, 2 + 5 * x[i], 1.9 + 0.2 * y[i], 0.01) for i in range(count)]

@@ -1,4 +1,4 @@
-"""The best rate between those tried: the vertex of a parabola, and how well the seeds know it."""
+"""The best rate between those tried: the vertex of a parabola, with its standard error over seeds."""
 
 import math
 from pathlib import Path
@@ -14,7 +14,7 @@ RATES = (0.001, 0.002, 0.004, 0.008)
 
 
 def sweep(best: float, *noise: float) -> dict[float, dict[int, float]]:
-    """Parabolas in log rate, one a seed, each shifted as a whole and in its vertex by some noise."""
+    """Parabolas in log rate, one for each seed. Noise shifts each parabola and its vertex."""
     return {
         rate: {
             seed: 1 + 9 * shift + math.log2(rate / best / 2**shift) ** 2 for seed, shift in enumerate(noise)

@@ -1,4 +1,4 @@
-"""Benchmarks that were stopped go on: finished pieces are kept until all are, by options and code."""
+"""Interrupted benchmarks resume: finished pieces are kept, if options and code are the same."""
 
 import json
 import os

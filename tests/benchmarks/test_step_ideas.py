@@ -1,4 +1,4 @@
-"""What was tried to make a step fast: timed by the CPU's clock, kept as rows."""
+"""The ideas to make a step fast: measured in CPU time, saved as rows."""
 
 import json
 from pathlib import Path

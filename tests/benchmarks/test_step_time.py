@@ -1,4 +1,4 @@
-"""The speed benchmark: floors count what a step does, failures are rows, tables come from rows."""
+"""The speed benchmark: floors count the products of a step, failures are rows, tables are made from rows."""
 
 import math
 from functools import partial

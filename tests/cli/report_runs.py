@@ -1,4 +1,4 @@
-"""Runs of every kind, as the commands leave them."""
+"""Results of every kind, as the commands write them."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def step_row(optimizer: str, cpu: float, error: str | None = None, **more: Any) 
 
 
 def write_runs(root: Path) -> None:
-    """The real commands write what is theirs; rows of benchmarks are made up."""
+    """The real commands write their results; the rows of benchmarks are invented."""
     from sketchy.cli.counterexample import counterexample
     from sketchy.cli.demo import demo
     from sketchy.cli.oco import oco

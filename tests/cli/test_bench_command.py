@@ -1,4 +1,4 @@
-"""`sketchy bench`: finds the benchmarks of a checkout and hands on what is theirs."""
+"""`sketchy bench`: finds the benchmarks of a checkout and passes their options on."""
 
 import importlib
 import json

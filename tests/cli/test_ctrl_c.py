@@ -1,4 +1,4 @@
-"""Ctrl-C at a terminal: every long command saves, says how to go on, and ends with 130."""
+"""Ctrl-C in a terminal: every long command saves, says how to resume, and exits with 130."""
 
 import os
 import signal

@@ -31,14 +31,14 @@ QUICK = {"rank": 8, "steps": 4, "seeds": 2, "rates": (0.003, 0.01)}
 
 
 def rows(out):
-    """Without the time, which no two runs share."""
+    """Without the time, which differs in each run."""
     found = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     return [{name: value for name, value in row.items() if name != "milliseconds"} for row in found]
 
 
 @pytest.fixture
 def trained(monkeypatch):
-    """The runs that are trained; ``stop_in`` names one in whose midst somebody stops them all."""
+    """The runs that are trained. ``stop_in`` names a run during which all are interrupted."""
     begun, training = [], comparison.Training
 
     def counted(task, make, *, seed, steps):

@@ -1,4 +1,4 @@
-"""What all commands have in common, in one table: help, machine-readable results, exit status, words."""
+"""Common tests of all commands, in one table: help, machine-readable results, exit status, messages."""
 
 import importlib
 import json
@@ -56,7 +56,7 @@ CASES = {
 
 
 def status(*words: str) -> int:
-    """How the command line ends."""
+    """The exit status of a command."""
     try:
         main(words)
     except SystemExit as stop:
@@ -74,7 +74,7 @@ def words(text: str, out: Path) -> list[str]:
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, body: Callable[..., None]) -> None:
-    """The command with its options, and another body."""
+    """The command with its own options, but another function body."""
     module = importlib.import_module(f"sketchy.cli.{name}")
     monkeypatch.setattr(module, name, wraps(getattr(module, name))(body))
 
@@ -95,7 +95,7 @@ def examples(name: str) -> list[list[str]]:
 
 
 def case(name: str) -> Case:
-    """The row of a command; the checks that need none also run for a command without one."""
+    """The row of a command. Checks that don't need a row also run for a command without one."""
     if name not in CASES:
         pytest.skip(f"the table CASES has no row for {name}")
     return CASES[name]

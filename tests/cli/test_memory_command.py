@@ -26,7 +26,7 @@ SMALL = "memory_command_models"
 
 
 def mistake(capsys: pytest.CaptureFixture[str], **options: Any) -> str:
-    """What the command says of a mistake: one line, exit status 2, nothing on standard output."""
+    """The message for a mistake: one line, with exit status 2 and no standard output."""
     with pytest.raises(SystemExit) as stop:
         memory(**options)
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`sketchy oco`: its files, its words for mistakes, and Ctrl-C."""
+"""`sketchy oco`: its files, its error messages, and Ctrl-C."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`sketchy report`: every kind of file is shown, everything else is named, and the page stands alone."""
+"""`sketchy report`: all kinds of results are shown, other files are listed, the page needs no other file."""
 
 import json
 import math

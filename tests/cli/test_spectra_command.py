@@ -40,7 +40,7 @@ def test_a_run_writes_a_line_for_each_covariance_and_two_figures(optimizer, tmp_
 
 
 def test_sketches_agree_with_the_exact_run_within_their_bounds(tmp_path):
-    """AdamW's path depends on no sketch: the same run, watched exactly and by sketches."""
+    """AdamW does not depend on sketches, so the same run can be recorded exactly and by sketches."""
     found = []
     for exact_up_to in (1024, 0):
         path = tmp_path / f"{exact_up_to}.jsonl"

@@ -117,7 +117,7 @@ def preconditioned(gradients: list[torch.Tensor], rank: int) -> torch.Tensor:
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(2, 8), st.integers(1, 3), st.integers(0, 99))
 def test_padding_changes_no_number(m, n, rank, extra, seed):
-    """Padded, sketched along both axes and preconditioned, a gradient moves as it does unpadded."""
+    """Padding does not change the preconditioned gradient (sketched along both axes)."""
     generator = torch.Generator().manual_seed(seed)
     gradients = list(torch.randn(4, 1, m, n, generator=generator, dtype=F64))
     padding = (0, extra, 0, extra)

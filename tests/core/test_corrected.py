@@ -1,4 +1,4 @@
-"""Core, edges and rest against a dense twin: both bases completed, every entry with a moment of its own."""
+"""Core, edges and rest compared with a dense version: square bases, and a moment for every entry."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ RAISED_ROUNDING = 0.05  # without the threshold for noise: 1 to 1.8
 
 
 def complete(U: Tensor) -> Tensor:
-    """[U, U⊥], a whole orthonormal basis."""
+    """[U, U⊥], a square orthonormal basis."""
     projector = torch.eye(len(U), dtype=F64) - U @ U.T
     return torch.cat([U, torch.linalg.eigh(projector)[1][:, U.shape[1] :]], 1)
 
 
 @dataclass(frozen=True)
 class Twin:
-    """Two bases and what a dense implementation would see of them; all of a stack of one."""
+    """Two bases and their dense version, for a stack of one."""
 
     U: Tensor  # (m, l)
     V: Tensor  # (n, r)
@@ -156,7 +156,7 @@ RANKS = [(0, 0), (0, 4), (6, 0), (3, 2), (8, 3), (3, 6), (8, 6)]
 
 @pytest.mark.parametrize("ranks", RANKS, ids=str)
 def test_float32_agrees_with_float64(ranks):
-    """Also where one basis is whole: beside it there is rounding only, and its root is as small as it is."""
+    """Also if one basis is square: outside it are only rounding errors, and roots that are as small."""
     case, steps = twin((8, 6), ranks, seed=0), []
     X = random((5, 8, 6), 6)
     for dtype in (F32, F64):

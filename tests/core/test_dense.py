@@ -1,4 +1,4 @@
-"""The whole factor equals the covariance, and a sketch that nothing is cut from."""
+"""The full covariance equals the definition, and a sketch of full rank."""
 
 import pytest
 import torch
@@ -62,7 +62,7 @@ def test_the_error_bound_holds_at_every_step_in_float32(kind, d, k):
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_directions_that_were_always_empty_have_the_eigenvalue_zero(dtype, decay, rng):
-    """What `preconditioner.inverse_root` goes by to tell unseen directions from small ones; in any basis."""
+    """`preconditioner.inverse_root` needs this to distinguish unseen directions from weak ones."""
     basis = torch.linalg.qr(torch.randn(40, 6, generator=rng, dtype=F64))[0]
     matrices = [(basis @ A).to(dtype) for A in stream("power", 6, 8, STEPS)]
     state = run(matrices * 10, decay)  # rounding must not add up

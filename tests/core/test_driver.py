@@ -1,4 +1,4 @@
-"""Tasks that run side by side have the results that they would have alone."""
+"""Tasks that run together have the same results as alone."""
 
 import pytest
 import torch

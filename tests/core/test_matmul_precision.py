@@ -1,5 +1,8 @@
-"""The sketch's guarantees when matrix products round float32 to TF32, as `torch.set_float32_matmul_precision`
-permits at "high": on hardware that does it, and with products that do it here on any."""
+"""The guarantees of the sketch when matrix products round float32 to TF32.
+
+`torch.set_float32_matmul_precision("high")` permits this. The tests use hardware that does so, and
+simulate it on all hardware.
+"""
 
 from collections.abc import Iterator
 from contextlib import nullcontext

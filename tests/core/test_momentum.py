@@ -1,4 +1,4 @@
-"""Momentum against its definition: averages and sums, with and without the look ahead."""
+"""Momentum compared with its definition: averages and sums, with and without Nesterov's step."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each method of the operator equals the same thing on its dense twin."""
+"""Each method of the operator equals the same operation on the dense matrix."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Panels cover a stack once, and what is computed by panels is what is computed at once."""
+"""Panels cover each entry of a stack once, and results by panels equal those of the whole stack."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Products in the layouts that BLAS likes are the products."""
+"""Products in faster memory layouts equal the plain products."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The rank-one FD-update against the exact solver, side by side sketches, and vectors that are not finite."""
+"""The rank-one FD-update equals the exact solver; many sketches at once; vectors that are not finite."""
 
 import torch
 

@@ -128,7 +128,7 @@ def test_the_parameter_free_bound_is_as_written() -> None:
 
 
 def test_the_observed_bound_of_gradient_descent_is_its_closed_form(rng: torch.Generator) -> None:
-    """Whatever the unit of the norm, and with a round that stands still."""
+    """For norms of any scale, and with a round without a step."""
     T, d, eta, D = 12, 3, 0.7, 2.0
     g = torch.randn(T, d, generator=rng, dtype=torch.float64)
     g[4] = 0.0

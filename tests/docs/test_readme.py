@@ -1,4 +1,4 @@
-"""The README: one screen, and no number of its own but those of the demo."""
+"""The README is short, and its numbers are those of other pages, except for the demo's."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def test_losses_and_state_under_the_picture_are_those_of_the_results_page(who: s
 
 @pytest.mark.slow
 def test_the_demo_table_is_what_the_demo_finds(tmp_path: Path) -> None:
-    """Another processor rounds otherwise, which moves a loss by some of its spread over seeds."""
+    """Other processors round differently, which changes a loss by a part of its spread over seeds."""
     pytest.importorskip("sklearn")
     from sketchy.cli.demo import demo
 

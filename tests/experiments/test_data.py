@@ -1,4 +1,4 @@
-"""Data sets: what is in the file is what is played, with the constant last."""
+"""Data sets: rows have the content of the file, with the constant as last feature."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Dense SOAP, the peer of the quality benchmark, is what it says and is not held back."""
+"""Dense SOAP of the quality benchmark is correct, and is not at a disadvantage."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from checks import assert_close
 
 
 def walk(kind: type[Optimizer], gradients: list[Tensor], **options: Any) -> Tensor:
-    """Where a weight that starts at one everywhere (or, undecayed, at zero) is after these gradients."""
+    """A weight after these gradients. It starts with ones (or, without weight decay, with zeros)."""
     decay = options.setdefault("weight_decay", 0.0)
     weight = torch.full_like(gradients[0], 1.0 if decay else 0.0, requires_grad=True)
     optimizer = kind([weight], lr=0.1, **options)

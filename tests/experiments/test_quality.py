@@ -31,7 +31,7 @@ def no_probe_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def imagined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Runs that take no time: the loss is how far the rate is from the optimizer's own best one, in powers
+    """Runs that take no time: the loss is the distance of the rate from the optimizer's best one, in powers
     of the ratio. Gives the list of those that ran."""
     ran: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Pieces of work in a file of lines: done once, gone on with, begun anew."""
+"""Pieces of work in a file of lines: each is done once, can be resumed, and can be started again."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sweeps: the paper's grids, one pass for all settings, and stopping without a trace."""
+"""Sweeps: the paper's grids, one pass for all settings, and interruptions that change no result."""
 
 import itertools
 import json

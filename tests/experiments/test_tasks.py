@@ -1,4 +1,4 @@
-"""Tasks: the same batches for everyone, held-out rows that were never trained on, a word for missing data."""
+"""Tasks: the same batches for all optimizers, held-out rows, messages for missing data."""
 
 import os
 from functools import cache

@@ -1,4 +1,4 @@
-"""Tox21: graphs survive their packing, the network reads graphs not tables, untested cells don't count."""
+"""Tox21: packing loses nothing, the network depends on the graph only, untested labels don't count."""
 
 import io
 import os

@@ -96,7 +96,7 @@ def test_a_point_of_the_domain_stays(domain: Domain, rng: torch.Generator) -> No
 
 @every_domain
 def test_directions_of_zero_curvature_give_way(domain: Domain, rng: torch.Generator) -> None:
-    """S = u uᵀ: what can be had along u is had exactly, and of all such points a nearly nearest is taken."""
+    """S = u uᵀ: the projection is exact along u, and nearly the nearest of all such points."""
     u = torch.nn.functional.normalize(torch.randn(1, 1, DIM, generator=rng, dtype=torch.float64), dim=-1)
     norm = LowRank(u, torch.ones(1, 1).double(), torch.zeros(1, 1).double())
     inside = domain.project(torch.randn(1, DIM, generator=rng, dtype=torch.float64), None)

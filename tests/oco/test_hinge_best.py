@@ -1,4 +1,4 @@
-"""The best fixed point under the hinge loss, against other routes to it: vertices, SVMs, a grid."""
+"""The best fixed point under the hinge loss, compared with other methods: vertices, SVMs, a grid."""
 
 import sys
 from itertools import combinations

@@ -19,7 +19,7 @@ DIM, RANK, ROUNDS, EPOCH = 5, 3, 50, 5
 
 @dataclass(frozen=True)
 class Game:
-    """What a learner with the settings eta, delta met, and the distances that count."""
+    """The gradients of a learner with the settings eta and delta, and the distances in its bounds."""
 
     gradients: Tensor  # (T, d)
     regret: float
@@ -176,7 +176,7 @@ def play(
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_regret_stays_under_its_bound(case: Case, domain: str, kind: str) -> None:
-    """And the observed bound under the closed form, as its proof says (AdaGrad's, with widths, is apart)."""
+    """The observed bound is below the closed form, as in the proof (except for AdaGrad's, with widths)."""
     game = play(case, domain, kind)
     observed = case.observed(game, game.diameter)
     assert game.regret <= observed
@@ -197,7 +197,7 @@ def test_regret_stays_under_its_bound_on_streams_of_low_rank(case: Case, domain:
 
 @every_known_learner
 def test_the_bound_says_something(case: Case) -> None:
-    """It's near the regret on some stream, and there below D Σ ‖g‖, which holds for any point of K at all."""
+    """On some stream it is near the regret, and below D Σ ‖g‖, the trivial bound for any points of K."""
 
     def bound(game: Game) -> float:
         return float(case.bound(game)) if case.bound else case.observed(game, game.diameter)
@@ -255,7 +255,7 @@ def on_losses(case: Case, loss: oco.loss.Loss, X: Tensor, y: Tensor, K: Domain, 
 @every_learner
 @pytest.mark.parametrize("name", ["logistic", "squared", "hinge"])
 def test_regret_stays_under_its_bound_on_examples(case: Case, name: str) -> None:
-    """Logistic on the whole space, where D is what was seen, squared on a ball, hinge on a box."""
+    """Logistic loss on the whole space (D is the observed distance), squared on a ball, hinge on a box."""
     (X, y), loss = labelled(), oco.loss.LOSSES[name]
     K: Domain = {"logistic": Everything(), "squared": Ball(1.0), "hinge": Box(-1.0, 1.0)}[name]
     game = on_losses(case, loss, X, y, K, oco.best_point(loss, X, y, K))

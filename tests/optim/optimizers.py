@@ -1,4 +1,4 @@
-"""The table that the optimizer tests run through: every class, with the options that open another path."""
+"""The optimizers of the tests: every class, with options that use other code paths."""
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
@@ -90,7 +90,7 @@ def advance(optimizer: Optimizer, params: Sequence[Tensor], steps: Iterable[int]
 
 
 def tensors(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Everything an optimizer owns or moves: weights and state."""
+    """Everything that an optimizer changes: weights and state."""
     for g, group in enumerate(optimizer.param_groups):
         for i, p in enumerate(group["params"]):
             yield f"{g}.{i}", p.detach()
@@ -112,7 +112,7 @@ def stepped(
 
 
 def run(case: Case, steps: int = 4, **options: Any) -> dict[str, Tensor]:
-    """Where a run from the first weights ends."""
+    """The weights at the end of a run from the initial weights."""
     params = weights()
     optimizer = case.make(params, **options)
     advance(optimizer, params, range(steps))

@@ -1,4 +1,4 @@
-"""Print which files, functions and records one gradient of one matrix passes in a step.
+"""Print the files, functions and records through which one gradient of one matrix goes in a step.
 
 PYTHONPATH=src python tests/optim/path_of_a_gradient.py SketchySOAP
 """
@@ -19,7 +19,7 @@ DRIVER = "core/tasks.py"
 
 
 class Trace:
-    """What Python calls inside the package, between two of its files and in all."""
+    """The calls inside the package: between two of its files, and in total."""
 
     def __init__(self) -> None:
         self.functions: set[tuple[str, str]] = set()
@@ -57,7 +57,7 @@ def _place(frame: FrameType) -> tuple[str, str] | None:
 
 
 def traced(name: str) -> Trace:
-    """The path of the fourth gradient of a 96 x 80 matrix, by the defaults but for the rank."""
+    """The path of the fourth gradient of a 96 x 80 matrix, with default options except the rank."""
     p = torch.nn.Parameter(torch.zeros(96, 80))
     optimizer = getattr(sketchy, name)([p], rank=16)
     generator = torch.Generator().manual_seed(0)

@@ -38,7 +38,7 @@ ACCIDENTS = {
 
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the road of accelerators, where no value is read: results are masked, not chosen."""
+    """Use the code path of accelerators, where no value is read: results are masked, not chosen."""
     monkeypatch.setattr(sketchy.core.tasks, "_READABLE", frozenset())
 
 
@@ -54,7 +54,7 @@ def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def test_the_masked_road_gives_the_same_steps(
     case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To rounding, which is all that some error bounds hold: small factors are computed in another way."""
+    """Equal up to rounding (some error bounds are only that): small factors are computed in another way."""
     ends = []
     for _ in range(2):
         params = weights(dtype)
@@ -102,7 +102,7 @@ class HostReads(TorchDispatchMode):
 def test_the_masked_road_reads_no_values(
     case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither to find and skip a bad gradient nor in a solver; what torch.linalg.eigh does is its own."""
+    """Neither to find and skip a bad gradient nor in a solver. (torch.linalg.eigh may wait inside.)"""
     params = weights(dtype)
     with HostReads() as reads:
         advance(case.make(params), params, range(1))
@@ -154,7 +154,7 @@ def test_a_bad_gradient_is_skipped_and_counted_and_training_goes_on(case: Case, 
 
 @every_case
 def test_neighbours_in_a_stack_step_as_if_the_bad_gradient_had_been_good(case: Case, road: str) -> None:
-    """To rounding: a stack with a zero in it may be solved by other routines."""
+    """Equal up to rounding: a stack that contains a zero may be solved by other routines."""
     params, twins = weights(F64), weights(F64)
     optimizer, sane = case.make(params), case.make(twins)
     for step in range(4):
@@ -256,7 +256,7 @@ def test_zero_gradients_move_nothing_and_leave_nothing_behind(case: Case, road: 
 @every_case
 @pytest.mark.parametrize("scale", [1e-42, 1e-37, 3e37])
 def test_the_ends_of_float32_give_finite_steps(case: Case, scale: float, road: str) -> None:
-    """Underflow shortens steps, overflow is skipped; neither breaks weights or what comes after."""
+    """Underflow shortens steps, and overflow skips them. Neither damages the weights or later steps."""
     params = weights()
     optimizer = case.make(params, lr=0.1)
     for step in range(4):
@@ -312,7 +312,7 @@ def test_complex_parameters_are_refused_at_the_door(case: Case) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_fade_when_gradients_have_gone(rule: str | None) -> None:
-    """Also where a rule takes the length of one from whatever it is given."""
+    """Also for rules that normalise all gradients to length one."""
     p = weights()[0]
     optimizer = sketchy.SketchyShampoo([p], lr=1.0, rank=3, weight_decay=0.0, graft=rule)
     lengths = []

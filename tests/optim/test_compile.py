@@ -1,4 +1,4 @@
-"""Compiled code may step: the step agrees with the eager one bit for bit, from the first on."""
+"""A step inside compiled code equals the eager step bit for bit, from the first one on."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ STEPS, BAD = 5, 2  # the first weight's gradient has a NaN at the bad step
 
 
 def follow(case: Case, compiled: bool) -> list[dict[str, Tensor]]:
-    """Weights and state after each step; shapes are many, of several ranks, two of them equal."""
+    """Weights and state after each step, for many shapes with different numbers of axes; two are equal."""
     params = weights()
     optimizer = case.make(params, lr=0.01)
     step = torch.compile(optimizer.step) if compiled else optimizer.step

@@ -36,7 +36,7 @@ def rosenbrock_vector() -> Start:
 
 
 def rosenbrock_matrix() -> Start:
-    """Two walkers in the valley, one a row."""
+    """Two points in the valley, one in each row."""
     W = Parameter(torch.tensor([[-1.2, 1.0], [0.0, 0.5]]))
     return [W], lambda: valley(W[:, 0], W[:, 1]).sum()
 
@@ -80,7 +80,7 @@ def least_loss() -> float:
 
 
 def regression() -> Start:
-    """What is left above the minimum of a logistic regression with features over four orders of magnitude."""
+    """Loss minus its minimum, for a logistic regression whose features span four orders of magnitude."""
     X, labels = tumours()
     features, lowest = X.float() * SCALES, least_loss()
     W, b = Parameter(torch.zeros(2, 30)), Parameter(torch.zeros(2))

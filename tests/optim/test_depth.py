@@ -1,4 +1,4 @@
-"""Operations of a step: depth is almost free, and small matrices of unlike layers go in one batch."""
+"""The operations of a step hardly depend on depth; small matrices of different layers form one batch."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ WIDTH = 32
 
 
 class Operations(TorchDispatchMode):
-    """Counts all but views."""
+    """Counts all operations except views."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""The last line of a step, by whichever operations: p ← (1 - lr weight_decay) p - lr factor direction."""
+"""The update of the weights, by different operations: p ← (1 - lr weight_decay) p - lr factor direction."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The optimizers equal the reference, each other where they must, and torch's where they should. Float64."""
+"""The optimizers equal the reference, and in special cases each other and torch's optimizers. Float64."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ DECAYS = (1.0, 0.95)
 
 
 def play(player: Any, G: Tensor, attribute: str = "X", **options: Any) -> Tensor:
-    """The weights of a reference player after each step."""
+    """The weights of a reference optimizer after each step."""
     history = []
     for g in G:
         player = player.step(g, LR, **options)
@@ -36,7 +36,7 @@ def play(player: Any, G: Tensor, attribute: str = "X", **options: Any) -> Tensor
     ("shape", "rank"), [((6, 4), 3), ((8, 8), 5), ((10, 3), 4), ((5, 12), 2), ((9, 7), 9)]
 )
 def test_sketchy_shampoo_is_alg_3(shape, rank, beta2):
-    """One axis of the shapes with a side below the rank is kept whole, which is exact."""
+    """Shapes with a side below the rank have one full covariance, which is exact."""
     X, G = start(shape), gradients(shape)
     found = train_one(SketchyShampoo, X, G, betas=(0.0, beta2), rank=rank, **ALG_3)
     assert_close(found, play(reference.SShampoo.start(X, rank), G, beta2=beta2), scale=1, tolerance=EXACT)
@@ -174,7 +174,7 @@ def test_refreshing_every_step_is_plain(kind):
 
 
 def _stale(sketch: reference.DenseSketch) -> torch.Tensor:
-    """G̃ with no eigenvalue below a share of an average one: an old sketch knows little of new directions."""
+    """G̃ with eigenvalues of at least a share of the average: old sketches don't describe new directions."""
     values, U = torch.linalg.eigh(sketch.compensated())
     return U @ torch.diag(values.clamp(min=STALE * sketch.G_bar.trace() / len(U))) @ U.T
 

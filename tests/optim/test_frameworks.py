@@ -1,4 +1,4 @@
-"""The table of optimizers x schedulers, autocast, scalers, closures and the habits of training frameworks."""
+"""The table of optimizers x schedulers, autocast, scalers, closures and what training frameworks do."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Each graft rule against its dense formula, and the length it lends."""
+"""Each graft rule compared with its dense formula, and the length that it gives to a step."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def average(squares: list[Tensor]) -> Tensor:
 
 
 def by_hand(rule: str, G: list[Tensor], x: Tensor) -> Tensor:
-    """One block's step, as one would write it down."""
+    """The step of one block, by a plain formula."""
     match rule:
         case "sgd":
             return x
@@ -188,7 +188,7 @@ def test_rescaling_survives_lengths_whose_squares_leave_the_range(rng):
 
 @pytest.mark.parametrize("outlier", [1.0, 1e3, 1e6])
 def test_one_large_entry_does_not_lengthen_the_factored_step(outlier, rng):
-    """Moments by rows and columns are then too small for all other entries, by far."""
+    """Then moments by rows and columns are far too small for all other entries."""
     G = torch.randn(1, 32, 24, generator=rng, dtype=F64)
     G[0, 0, 0] = outlier
     part, stack, _ = stepped("factored", G.unsqueeze(0), beta2=0.99, eps=0.0)

@@ -1,4 +1,4 @@
-"""Adam's path against torch's own, and the lengths that grafts lend against torch's own optimizers."""
+"""Adam's path compared with torch's Adam, and the lengths of grafts with torch's optimizers."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def adam_by_rows(X: Tensor, G: Tensor, beta2: float) -> Tensor:
 
 
 def lender(rule: str, X: Tensor, G: Tensor, beta2: float) -> Tensor:
-    """The weights under the rule alone, by an optimizer of torch where it has one."""
+    """The weights with the rule alone, by torch's optimizer if there is one."""
     if rule.endswith("_normalized"):
         G = G / G.flatten(1).norm(dim=1).reshape(-1, 1, 1)
     match rule.removesuffix("_normalized"):
@@ -112,7 +112,7 @@ def test_a_grafted_step_has_the_direction_of_alg_3_and_a_multiple_of_the_rules_l
 
 
 def test_by_its_own_length_a_step_is_the_longer_of_itself_and_half_of_that_by_rows():
-    """Without momentum directions depend on gradients alone, so the three runs step alike but for lengths."""
+    """Without momentum, directions depend on gradients only, so the three runs differ only in step length."""
     X, G = start((6, 4)), gradients((6, 4))
     G[:10] = G[:10, :, :1] * G[0, 0]  # of rank one, with few directions
     options: dict[str, Any] = {"rank": 3, "betas": (0.0, 0.95), "eps": 0.0, "weight_decay": 0.0, "lr": LR}
@@ -164,7 +164,7 @@ def test_weights_of_one_stack_may_start_at_different_steps(rule):
 @pytest.mark.parametrize("moving_average", [True, False])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_momentum_is_taken_of_the_gradient_and_preconditioned(moving_average, nesterov):
-    """The sketches see gradients; L̃^(-1/4) M R̃^(-1/4) is applied to what momentum says."""
+    """The sketches are of gradients; L̃^(-1/4) M R̃^(-1/4) is applied to the momentum M."""
     beta1, beta2, X, G = 0.9, 0.95, start((6, 4)), gradients((6, 4))
     left, right = (reference.DenseSketch.empty(d, 3) for d in (6, 4))
     M, x, expected = torch.zeros_like(X), X, []

@@ -1,4 +1,4 @@
-"""What the optimizers hold: planned from shapes, measured on the real state."""
+"""The size of the state: planned from shapes, and measured on the real state."""
 
 import gc
 import sys
@@ -93,7 +93,7 @@ def test_the_optimizer_refers_to_tensors_through_groups_and_state_only(case: Cas
 
 
 def test_soap_keeps_ten_and_a_half_numbers_a_weight() -> None:
-    """What ours are compared with: at four rows a column, 2 mn + 2 m² + 2 n² whatever the size."""
+    """The SOAP that ours are compared with keeps 2 mn + 2 m² + 2 n² numbers. For m = 4 n this is 10.5 mn."""
     p = torch.nn.Parameter(torch.zeros(64, 16))
     optimizer = SOAP([p])
     for step in range(2):

@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md promises of options, graft rules and optimizers: a toy is added in one place."""
+"""Options, graft rules and optimizers are added in one place, as CONTRIBUTING.md promises."""
 
 import copy
 import inspect

@@ -1,4 +1,4 @@
-"""A step on a device whose tensors have no values: whatever reads one raises."""
+"""A step on a device whose tensors have no values: reading one raises an error."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""The path of one gradient stays as short as it is; a change that makes it longer says so here."""
+"""The path of one gradient does not become longer. A change that makes it longer must change this test."""
 
 import pytest
 

@@ -24,7 +24,7 @@ NOT_FURTHER_FROM_DENSE = 0.01  # mean cosine; measured: nearer by 0.01
 
 @cache
 def stream(power: float = 1.0) -> tuple[Tensor, ...]:
-    """Power-law spectra along both axes, the left one turning slowly."""
+    """Power-law spectra along both axes; the left basis changes slowly."""
     generator = torch.Generator().manual_seed(0)
 
     def randn(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rows of a weight may live on other devices: only sums over rows, as small as the rank, are decomposed."""
+"""Rows of a weight may be on other devices: only sums over rows, as small as the rank, are decomposed."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a step holds for itself: measured, at most what the report says, and bounded by ``stack_size``."""
+"""The scratch memory of a step: measured, at most what the report says, and limited by ``stack_size``."""
 
 from collections.abc import Callable
 from typing import Any

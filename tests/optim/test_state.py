@@ -229,7 +229,7 @@ CHANGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @every_class
 def test_options_that_shape_the_state_may_not_change_under_it(case: Case, change: dict[str, Any]) -> None:
-    """An error before anything changes, and a way on."""
+    """The error comes before anything changes, and training can continue as the message says."""
     options = {"betas": (0.9, 0.999)} if "betas" in change else {}
     optimizer, params = stepped(case, **options)
     before = snapshot(optimizer)

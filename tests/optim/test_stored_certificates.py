@@ -1,4 +1,4 @@
-"""The certified error of sketches whose bases are stored in fewer digits, against the dense covariance."""
+"""The certified error of sketches with bases in a shorter dtype, compared with the dense covariance."""
 
 import pytest
 import torch

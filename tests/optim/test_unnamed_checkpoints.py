@@ -1,4 +1,4 @@
-"""Checkpoints from before they carried the name of their optimizer still load, and go on as they did.
+"""Old checkpoints without the name of their optimizer still load, and training continues as before.
 
 ``unnamed-checkpoints.pt`` was written by commit 965d590: for each class a state after three steps, the
 weights then, and the weights after two more steps.

@@ -1,4 +1,4 @@
-"""Rows that no refresh has seen are neither frozen nor blown up: an embedding under ``update_every=10``."""
+"""Rows that are in no sketch: their steps are neither zero nor too long (embedding, ``update_every=10``)."""
 
 from collections.abc import Iterator
 
@@ -17,9 +17,10 @@ FACTORED_OR_OWN = ("factored", None)
 
 
 def stream(weak: float = 1.0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Gradients with few live rows, and which: SEEN of them at a refresh, between refreshes some others.
+    """Gradients with few nonzero rows, and the indices of these rows.
 
-    Half of those that are seen have the length ``weak``, the rest, and all others, one.
+    When sketches are updated, the first SEEN rows are nonzero; between updates, some of them and some others.
+    Half of the first SEEN rows have the length ``weak``; all others have length one.
     """
     generator = torch.Generator().manual_seed(0)
     for t in range(STEPS):
@@ -35,7 +36,7 @@ def stream(weak: float = 1.0) -> Iterator[tuple[Tensor, Tensor]]:
 def ratios(
     kind: type[torch.optim.Optimizer], dtype: torch.dtype, weak: float = 1.0, **options: object
 ) -> Tensor:
-    """Between refreshes: each unseen row's step over the mean step of the seen ones."""
+    """Between updates of the sketches: the step of each unseen row / the mean step of the seen rows."""
     p = torch.nn.Parameter(torch.zeros(ROWS, WIDTH, dtype=dtype))
     optimizer = kind([p], lr=1.0, betas=(0.0, 0.999), weight_decay=0.0, update_every=EVERY, **options)
     found = []

@@ -1,4 +1,4 @@
-"""Skipped steps: which steps refresh a sketch, what beta2 counts, where the staggering starts."""
+"""``update_every``: which steps update a sketch, how often beta2 decays it, which shapes are updated when."""
 
 import itertools
 from typing import Any
@@ -25,7 +25,7 @@ every_class = pytest.mark.parametrize("case", CLASSES, ids=str)
 
 
 def sketch(optimizer: Any, p: nn.Parameter) -> dict[str, torch.Tensor]:
-    """The part of a state that only a refresh changes."""
+    """The part of a state that only an update of the sketches changes."""
     ends = ("_basis", "_eigenvalues", "_escaped_mass", "_error_bound")
     return {k: v.clone() for k, v in optimizer.state.get(p, {}).items() if k.endswith(ends)}
 
@@ -87,7 +87,7 @@ def test_between_refreshes_weights_move_and_momentum_goes_on(case: Case) -> None
 @pytest.mark.parametrize("beta2", [1.0, 0.9])
 @pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
 def test_beta2_acts_per_observed_gradient(cls: Any, beta2: float) -> None:
-    """Seeing every third gradient equals a run that was given only those."""
+    """A run that sketches every third gradient equals a run with only those gradients."""
     p, q = (weights(F64, SHAPES[:1])[0] for _ in range(2))
     options: dict[str, Any] = {"rank": 3, "betas": (0.0, beta2), "solver": "exact"}
     every_third, plain = cls([p], update_every=3, **options), cls([q], **options)
@@ -122,7 +122,7 @@ def test_a_skipped_gradient_or_none_does_not_use_up_a_turn(case: Case) -> None:
 @pytest.mark.parametrize("rank", [2, 64])
 @every_class
 def test_a_sketch_of_nothing_lets_momentum_pass(case: Case, rank: int) -> None:
-    """A first gradient of zero uses up the turn, as that of a low-rank adapter's first factor does."""
+    """A first gradient of zero gives an empty sketch until the next update, as in low-rank adapters."""
     ranked = {} if "rank" in case.cls.without else {"rank": rank}
     params = [nn.Parameter(torch.ones(shape)) for shape in SHAPES]
     optimizer = case.make(params, update_every=10, weight_decay=0.0, **ranked)

@@ -1,4 +1,4 @@
-"""Weights over a stream of gradients that does not depend on them: what the equalities are taken between."""
+"""Weights during a stream of gradients that does not depend on them, for tests of equality."""
 
 from collections.abc import Sequence
 from typing import Any

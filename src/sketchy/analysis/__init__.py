@@ -1,1 +1,1 @@
-"""What a training run looks like from outside: the memory it needs, the spectra it shows."""
+"""Tools to analyse training: the memory of optimizers, and the spectra of gradient covariances."""

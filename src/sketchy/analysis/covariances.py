@@ -1,4 +1,4 @@
-"""What is known of a training run's gradient covariances: kept whole, sketched, or read from an optimizer.
+"""The gradient covariances of a training run: kept in full, sketched, or read from an optimizer's state.
 
 For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i.
 """
@@ -17,8 +17,8 @@ from sketchy.core.tasks import certain
 from sketchy.optim.covariances import KnownCovariance
 from sketchy.optim.engine import Engine
 
-_TOO_LARGE = 1e34  # such a gradient is as bad as Inf: its square is beyond float32
-_PROBES = 16  # Gaussian vectors behind a sketch's certified error
+_TOO_LARGE = 1e34  # a gradient with an entry this large counts as Inf: squares and norms would overflow
+_PROBES = 16  # Gaussian vectors that give a sketch its certified error
 
 AXES = ("left", "right")  # L and R
 
@@ -27,11 +27,11 @@ Include = Callable[[str, Tensor], bool]  # whether to watch a weight, by name an
 
 @dataclass(frozen=True)
 class Covariance:
-    """What is known of the spectra of S covariances C, each d x d (Sec. 5.2).
+    """Bounds on the spectra of S covariances C, each d x d (Sec. 5.2).
 
-    With λ the ``eigenvalues``, followed by zeros: λ_i - below <= λ_i(C) <= λ_i + above for all i <= d. Of a
-    sketch B Bᵀ that is Weyl's inequality for 0 ⪯ C - B Bᵀ ⪯ above I, its certified error, and below is 0
-    (up to rounding, as B Bᵀ ⪯ C is).
+    Let λ be the ``eigenvalues``, followed by zeros. Then λ_i - below <= λ_i(C) <= λ_i + above for all i <= d.
+    For a sketch B Bᵀ, ``above`` is its certified error and ``below`` is 0: this is Weyl's inequality for
+    0 ⪯ C - B Bᵀ ⪯ above I (up to rounding).
     """
 
     dim: int  # d
@@ -39,27 +39,27 @@ class Covariance:
     escaped_mass: Tensor  # ρ, (S,)
     below: Tensor  # (S,)
     above: Tensor  # (S,)
-    trace: Tensor | None = None  # tr C, (S,), where it is known
+    trace: Tensor | None = None  # tr C, (S,), if it is known
 
     @property
     def exact(self) -> bool:
-        """Whether all eigenvalues are there."""
+        """Whether all d eigenvalues are kept."""
         return self.eigenvalues.shape[-1] == self.dim
 
     def top_share(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """Σ_{i <= k} λ_i(C) / tr C: a lower bound, an estimate and an upper bound, (S,) each; NaN for C = 0.
 
-        Let K be the leading sum and N that of the others, T = K + N the trace. By Weyl,
+        Let K be the sum of the k largest eigenvalues, N that of the others, and T = K + N the trace. By Weyl,
 
             K >= Σ_{i <= k} (λ_i - below)₊       K <= Σ_{i <= k} λ_i + k above
             N >= Σ_{i > k} (λ_i - below)₊        N <= Σ_{i > k} λ_i + (d - k) above
 
-        and each of them tightens the others through T, where it is known. K / (K + N) rises with K and falls
-        with N, so that its bounds are at the corners; and the k largest of d hold k / d at least. Where T is
-        not known, T >= Σ λ + l ρ, since l directions lose what escapes.
+        If T is known, bounds on N give bounds on K, and the reverse. K / (K + N) increases with K and
+        decreases with N, so it is extreme where K and N are. It is at least k / d. If T is not known,
+        T >= Σ λ + l ρ, because ρ was subtracted from l directions.
 
-        The estimate gives back to each direction what escaped: (Σ_{i <= k} λ_i + k ρ) / T, T being tr C or
-        else Σ λ + d ρ, moved into the bounds. At full rank it is exact.
+        The estimate adds ρ back to each direction: (Σ_{i <= k} λ_i + k ρ) / T, where T is tr C, or
+        Σ λ + d ρ if that is not known. It is clipped to the bounds. At full rank it is exact.
         """
         lam, rho, rest = self.eigenvalues, self.escaped_mass, self.dim - k
         lowered = (lam - self.below.unsqueeze(-1)).clamp(min=0)
@@ -81,11 +81,11 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Reading:
-    """One axis of one weight."""
+    """The covariances of one axis of one weight."""
 
     parameter: str
     axis: str
-    covariance: Covariance  # of its blocks
+    covariance: Covariance  # one for each block
     skipped: Tensor  # (): gradients that were not finite
 
 
@@ -94,13 +94,13 @@ class Settings:
     """How `Gradients` keeps covariances."""
 
     beta2: float
-    exact_up_to: int  # the longest axis that is kept whole
-    rank: int  # of the sketches of longer ones
+    exact_up_to: int  # the longest axis whose full covariance is kept
+    rank: int  # of the sketches for longer axes
     block_size: int | None
 
 
 class Gradients:
-    """Covariances kept from the gradients of any optimizer."""
+    """Covariances of the gradients, for any optimizer. They are updated at each step."""
 
     def __init__(self, settings: Settings, include: Include | None) -> None:
         self._settings, self._include = settings, include
@@ -136,16 +136,16 @@ class Gradients:
 
 
 class States:
-    """Covariances as one of our optimizers keeps them."""
+    """Covariances read from the state of one of our optimizers."""
 
     def __init__(self, optimizer: Engine, include: Include | None) -> None:
         self._optimizer, self._include = optimizer, include
 
     def observe(self, name: str, p: Tensor) -> None:
-        """The optimizer has done it."""
+        """Nothing to do: the optimizer's step has done it."""
 
     def state(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-        """The optimizer's own has it all."""
+        """Empty: the optimizer's state contains everything."""
         return {}
 
     def load(self, parameters: Iterable[tuple[str, Tensor]], state: Mapping[str, dict[str, Tensor]]) -> None:
@@ -160,13 +160,13 @@ class States:
                 continue
             for each in known.get(p, ()):
                 lam, rho, bound = each.sketch.eigenvalues, each.sketch.escaped_mass, each.sketch.error_bound
-                below = bound if each.exact else torch.zeros_like(bound)  # rounding goes both ways
+                below = bound if each.exact else torch.zeros_like(bound)  # rounding errors have both signs
                 covariance = Covariance(each.sketch.dim, lam, rho, below, bound, each.trace)
                 yield Reading(name, each.axis, covariance, each.skipped)
 
 
 class _Weight:
-    """L and R of one weight's blocks, with the trace that they share."""
+    """L and R of the blocks of one weight, and their common trace."""
 
     def __init__(self, p: Tensor, settings: Settings) -> None:
         self.settings = settings
@@ -184,9 +184,9 @@ class _Weight:
         ]
 
     def observe_(self, gradient: Tensor) -> None:
-        """Fold a gradient in; one that is not finite changes nothing but a counter. Reads no value."""
+        """Add a gradient. If it is not finite, only count it. This code reads no value from the device."""
         G = self.layout.split(gradient.unsqueeze(0).to(self.work))
-        good = torch.linalg.vector_norm(G, torch.inf) < _TOO_LARGE  # no NaN is
+        good = torch.linalg.vector_norm(G, torch.inf) < _TOO_LARGE  # false for NaN
         G = torch.where(good, G, 0.0)
         decay = 1 - (1 - self.settings.beta2) * good.double()
         norm = torch.linalg.vector_norm(G, dim=(-2, -1), dtype=torch.float64)
@@ -220,7 +220,7 @@ class _Weight:
             yield Reading(name, axis, known, self.skipped)
 
     def state(self) -> dict[str, Tensor]:
-        """Flat, and not copied."""
+        """The state as a flat dict of tensors, not copied."""
         counts = {"trace": self.trace, "skipped": self.skipped, "seen": torch.tensor(self.seen)}
         for axis, factor in zip(AXES, self.factors, strict=True):
             fields = {"covariance": factor} if isinstance(factor, Tensor) else vars(factor)
@@ -228,12 +228,12 @@ class _Weight:
         return counts
 
     def load_(self, name: str, state: Mapping[str, Tensor]) -> None:
-        """In place of what there is."""
+        """Replace the covariances by saved ones."""
         shapes, theirs = ({key: x.shape for key, x in each.items()} for each in (self.state(), state))
         if shapes != theirs:
             raise ValueError(
                 f"the saved covariances of {name!r} are {_described(theirs)}, not {_described(shapes)}:"
-                " watch with the exact_up_to, rank and block_size that they were saved with"
+                " give the monitor the same exact_up_to, rank and block_size as when they were saved"
             )
         for key, value in self.state().items():
             value.copy_(state[key])

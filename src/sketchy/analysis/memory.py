@@ -1,7 +1,7 @@
-"""How much state an optimizer holds for given weights: shapes in, bytes out.
+"""The size of an optimizer's state, computed from the shapes of the weights.
 
-Ours is read from the plans that make the real state; that of peers is a formula, which the tests hold against
-the real optimizers.
+For our optimizers it is read from the plans that also make the real state. For other optimizers it is a
+formula; tests compare it with the real optimizers.
 """
 
 import inspect
@@ -22,10 +22,10 @@ from sketchy.optim.parts.contracts import Part
 from sketchy.optim.slots import Meaning
 
 RANKS = (4, 16, 64, 256)
-SHAMPOO_BLOCK = 1024  # the paper's
-SOAP_LONGEST = 10_000  # its authors' max_precond_dim: a longer side has neither factor nor basis
-GGT_WINDOW = 200  # gradients kept, as its authors chose
-GROUPS = ("matrices", "embeddings", "vectors")  # output heads go with embeddings
+SHAMPOO_BLOCK = 1024  # block size, as in the paper
+SOAP_LONGEST = 10_000  # max_precond_dim of SOAP's authors: a longer side has no factor and no basis
+GGT_WINDOW = 200  # number of gradients that are kept, as GGT's authors chose
+GROUPS = ("matrices", "embeddings", "vectors")  # output heads count as embeddings
 LEAST_RANK = 2
 
 _STEP = 4  # bytes of the step counter beside each weight
@@ -33,15 +33,15 @@ _STEP = 4  # bytes of the step counter beside each weight
 
 @dataclass(frozen=True)
 class Weight:
-    """What an optimizer's state depends on; weights with the same values need the same."""
+    """The properties of a weight on which an optimizer's state depends."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
-    path: str = "auto"  # sketch or adam; auto: by shape
+    path: str = "auto"  # sketch or adam; auto: chosen by shape
 
     @classmethod
     def named(cls, name: str | None, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> "Weight":
-        """The weight on the path that our optimizers would give it by its name and shape."""
+        """A weight with the path that our optimizers choose for this name and shape."""
         shape = tuple(shape)
         return cls(shape, dtype, SketchyShampoo.path_of(shape, name))
 
@@ -55,7 +55,7 @@ class Weight:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """The axes that our optimizers precondition: an N-d weight is (first axis, all others)."""
+        """The axes that our optimizers precondition. An N-d weight is the matrix (first axis, all others)."""
         return merge(self.shape, None)
 
     @property
@@ -67,11 +67,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of state, by what they are for."""
+    """Bytes of state, by purpose."""
 
     momentum: int = 0
-    second_moment: int = 0  # all that preconditions: squares, factors, bases, windows
-    other: int = 0  # a graft's accumulators, counters
+    second_moment: int = 0  # everything for preconditioning: squares, factors, bases, windows
+    other: int = 0  # the graft's moments, counters
 
     @property
     def total(self) -> int:
@@ -91,11 +91,11 @@ Rule = Callable[[Weight], Held]
 
 @dataclass(frozen=True)
 class Holder:
-    """An optimizer and what it holds for one weight."""
+    """An optimizer and the size of its state for one weight."""
 
     name: str
     setting: str
-    second_moment: str  # of an m x n matrix, as a formula to show
+    second_moment: str  # size of the second moment of an m x n matrix, as a formula for the table
     held: Rule
     rank: int | None = None
 
@@ -112,7 +112,7 @@ def _adamw(w: Weight) -> Held:
 
 
 def _adafactor(w: Weight) -> Held:
-    """torch's: rows and columns of the last two axes, no momentum."""
+    """Torch's Adafactor: moments of rows and columns of the last two axes, no momentum."""
     if len(w.shape) < 2:
         return Held(0, w.bytes, _STEP)
     *stack, m, n = w.shape
@@ -136,8 +136,9 @@ def _ggt(w: Weight) -> Held:
 
 
 def planned(optimizer: type[Engine], **options: Any) -> Rule:
-    """What one of our optimizers holds: the very plan from which it makes its state."""
-    given = inspect.signature(optimizer).bind((), **options)  # making an optimizer loads a second of torch
+    """The state of one of our optimizers, from the same plan that makes the real state."""
+    # to make an optimizer would import more of torch, which takes a second
+    given = inspect.signature(optimizer).bind((), **options)
     given.apply_defaults()
     group = check(given.arguments, "")
 
@@ -153,12 +154,12 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
 
 
 def _bytes(part: Part) -> int:
-    """Of what a part keeps, without counters."""
+    """The size of a part's slots, without counters."""
     return sum(slot.bytes for slot in part.slots.values() if slot.meaning is not Meaning.COUNTER)
 
 
 def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
-    """The peers, then ours at several ranks; ``options`` go to ours."""
+    """Other optimizers, then ours at several ranks. ``options`` are for ours."""
     dense = planned(Shampoo, block_size=SHAMPOO_BLOCK, **options)
     found = [
         Holder("SGD", "momentum", "0", _sgd),
@@ -183,7 +184,7 @@ def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
 
 
 def by_group(weights: Iterable[Weight], held: Rule) -> dict[str, Held]:
-    """The state of the weights, for each group that has any."""
+    """The state of the weights, summed by group. Groups without weights are left out."""
     sums: dict[str, Held] = {}
     for weight, times in Counter(weights).items():
         sums[weight.group] = sums.get(weight.group, Held()) + held(weight) * times
@@ -199,21 +200,21 @@ def total(weights: Iterable[Weight], held: Rule) -> Held:
 
 @dataclass(frozen=True)
 class Fit:
-    """Ranks that fit a budget: one for all weights, and one for each."""
+    """Ranks that fit a budget: one rank for all weights, and a rank for each weight."""
 
     optimizer: str
-    rank: int | None  # the largest for all; None where nothing is sketched
-    bytes: int  # of state at that rank
-    ranks: Mapping[Weight, int]  # of each sketched weight, as a share of its size
-    ranks_bytes: int
+    rank: int | None  # the largest rank for all weights; None if no weight is sketched
+    bytes: int  # size of the state with that rank
+    ranks: Mapping[Weight, int]  # a rank for each sketched weight, in proportion to its size
+    ranks_bytes: int  # size of the state with these ranks
 
 
 def fit(optimizer: type[Engine], weights: Sequence[Weight], budget: int, **options: Any) -> Fit:
-    """The largest rank that a budget of bytes allows, and a rank for each weight.
+    """The largest rank for all weights that fits a budget of bytes, and a rank for each weight.
 
-    The ranks are r = s mn / (m + n) for the largest share s that fits: r (m + n) numbers are the share s of
-    an m x n weight, so each pays for its second moments in proportion to its size. Equal shapes have equal
-    ranks, and still go through a step together.
+    The rank of an m x n weight is r = s mn / (m + n), for the largest share s that fits. Its sketches have
+    r (m + n) = s mn numbers, so their size is in proportion to the size of the weight. Weights of equal shape
+    have equal ranks, so they still step together.
     """
     counts = Counter(weights)
     sides = {w: w.sides for w in counts if w.group == GROUPS[0] and w.count}
@@ -244,7 +245,7 @@ def fit(optimizer: type[Engine], weights: Sequence[Weight], budget: int, **optio
             w: max(LEAST_RANK, min(int(share * w.count / sum(axes)), max(axes))) for w, axes in sides.items()
         }
 
-    fits, fails = 0.0, 2 * max(max(axes) * sum(axes) / w.count for w, axes in sides.items())  # all is exact
+    fits, fails = 0.0, 2 * max(max(axes) * sum(axes) / w.count for w, axes in sides.items())  # full ranks
     if needed(shared(fails)) <= budget:
         fits = fails
     else:
@@ -261,7 +262,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def human(size: float) -> str:
-    """Bytes in the unit that reads best, three digits or more."""
+    """A size in bytes with a suitable unit, with three digits or more."""
     unit = min(int(math.log2(max(size, 1)) // 10), len(_UNITS) - 1)
     value = size / 1024**unit
     return f"{value:.{0 if unit == 0 or value >= 100 else 1 if value >= 10 else 2}f} {_UNITS[unit]}"

@@ -85,13 +85,14 @@ class SpectrumMonitor:
         every: steps between two recordings.
         path: a file for the records. Each recording appends a JSON line for each record. Without a path, the
             records are kept in ``records``.
-        tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``. top: k, as a number of
-        eigenvalues or as a share of the axis' length (the paper uses 256 of 1024). beta2: decay of the
-        covariances. exact_up_to: the longest axis whose covariance is kept exactly. This takes dim² numbers,
-        and the product
-            G Gᵀ in float64 each step (on a CPU it may take longer than AdamW's step plus the backward pass).
+        tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``.
+        top: k, as a number of eigenvalues or as a share of the axis' length (the paper uses 256 of 1024).
+        beta2: decay of the covariances.
+        exact_up_to: the longest axis whose covariance is kept exactly. This takes dim² numbers, and the
+            product G Gᵀ in float64 at each step (on a CPU it may take longer than AdamW's step plus the
+            backward pass).
         rank: rank of the sketches of longer axes. They take dim * rank numbers, and matrix products of that
-            width each step.
+            width at each step.
         block_size: cut weights into blocks with sides of at most this length, as blocked Shampoo does.
         include: a function of name and tensor that selects weights; by default all with two or more axes.
         resumed_at: number of steps taken before a resume. `load_state_dict` restores their covariances.
@@ -133,7 +134,7 @@ class SpectrumMonitor:
         self.top = _check_top(top)
         beta2 = check_number("beta2", beta2)
         if not 0 <= beta2 <= 1:
-            raise ValueError(f"beta2={beta2}: must be in [0, 1]; 1 never forgets")
+            raise ValueError(f"beta2={beta2}: must be in [0, 1]; 1 is a sum without decay")
         settings = Settings(
             beta2,
             check_count("exact_up_to", exact_up_to, 0, "at least 0"),

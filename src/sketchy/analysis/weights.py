@@ -1,4 +1,4 @@
-"""Names, shapes and dtypes of the weights in models and files; no weight is read or allocated."""
+"""Names, shapes and dtypes of the weights in models and files. The weights are not read or allocated."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ _LONGEST_HEADER = 100 << 20  # the limit of the format
 
 
 def of_shapes(shapes: Iterable[str]) -> Weights:
-    """Weights from shapes such as 4096x1024, which is also their name; equal ones get a number."""
+    """Weights from shapes such as 4096x1024. The shape is also the name; equal shapes get a number."""
     found: Weights = {}
     for text in shapes:
         if not re.fullmatch(r"\d+([x×,]\d+)*", text):
@@ -86,7 +86,7 @@ def of_factory(address: str) -> Weights:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Skips the random initialisation of meta tensors, for which torch would import code for a second."""
+    """Skips the random initialisation of meta tensors. Torch would import code for it (a second)."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -132,7 +132,7 @@ def _of_safetensors(path: Path) -> Weights:
 def _of_state_dict(path: Path) -> Weights:
     path.open("rb").close()  # raises the usual error for a missing file
     try:
-        # mapped, not read. Not on the meta device: tied weights would look like two of equal shape.
+        # memory-mapped, so nothing is read; not on the meta device, where tied weights would count twice
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise ValueError(
@@ -148,7 +148,7 @@ def _of_state_dict(path: Path) -> Weights:
     for name, value in content.items():
         if isinstance(value, Tensor) and value.is_floating_point():
             place = (value.untyped_storage()._cdata, value.storage_offset(), value.shape)
-            if place not in seen:  # a tied weight is saved under both names
+            if place not in seen:  # a tied weight is saved under two names
                 seen.add(place)
                 found[str(name)] = Weight.named(str(name), value.shape, value.dtype)
     return found

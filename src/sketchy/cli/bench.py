@@ -19,8 +19,9 @@ def bench(
 
     Example: sketchy bench step_time -- --quick
 
-    Runs the benchmark at the top of the repository, with the options that follow --, such as --help. Results
-    go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command continues.
+    Runs the benchmark in the top directory of the repository, with the options that follow --, such as
+    --help. Results go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command
+    continues.
 
     Args:
         name: The benchmark to run; without it, all are listed.

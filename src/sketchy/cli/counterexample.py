@@ -14,7 +14,7 @@ def counterexample(
     seeds: int = 4,
     out: Path = Path("runs/counterexample"),
 ) -> None:
-    """Play the linear losses of Observation 2: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
+    """Run two learners on the losses of Observation 2: S-AdaGrad's bound grows as T^1/2, Ada-FD's as T^3/4.
 
     Example: sketchy counterexample --rounds 250 500 1000 --seeds 2
 
@@ -24,7 +24,7 @@ def counterexample(
     Args:
         rounds: The horizons T, in rounds.
         dim: Dimension. The losses are drawn from as many orthonormal vectors.
-        sketch_size: Rows of a sketch, the paper's l.
+        sketch_size: Rank of the sketches, the paper's l.
         seeds: Number of random streams to average over.
         out: Directory for the results.
     """

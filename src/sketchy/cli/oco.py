@@ -48,7 +48,7 @@ def oco(
         data: a9a, cifar10, gisette_scale, mnist49, pcmac, digits, breast_cancer, or an svmlight file.
         out: Directory for the results; runs/DATA if not given.
         rows: Number of rows to use, from the first; all if not given.
-        sketch_size: Rows of a sketch, the paper's l.
+        sketch_size: Rank of the sketches, the paper's l.
         grid: Number of settings for each learner, log-spaced from 1e-6 to 1.
         shuffle: Shuffle the rows with this seed; in file order if not given.
         data_dir: Directory of the data sets; if not given, $SKETCHY_DATA or the user's cache.

@@ -13,7 +13,7 @@ def report(
     out: Path = Path("runs/report.html"),
     json: bool = False,
 ) -> None:
-    """Build one HTML page with tables and interactive curves of runs; it needs no network.
+    """Build one HTML page with tables and interactive curves of runs; it works offline.
 
     Example: sketchy report runs benchmarks/results --out runs/report.html
 

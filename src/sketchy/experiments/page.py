@@ -1,4 +1,4 @@
-"""Build one HTML page of tables and interactive plots. It needs no network and no other files."""
+"""Build one HTML page of tables and interactive plots. It works offline and needs no other files."""
 
 import json
 import math

@@ -39,7 +39,7 @@ def _files(run: Path) -> list[Path]:
     if run.is_file():
         return [run]
     if not run.is_dir():
-        raise ValueError(f"{run}: no such directory")
+        raise ValueError(f"{run}: no such file or directory")
     inside = (path for path in run.rglob("*") if path.is_file())
     shown = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(run).parts)]
     found = [p for p in shown if p.suffix not in COMPANIONS and not p.name.startswith(COMPANION_NAMES)]

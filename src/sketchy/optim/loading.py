@@ -114,7 +114,7 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
     if problem:
         raise ValueError(
             f"the saved state of parameter {name!r} {problem}: it was saved by another optimizer or with"
-            " other options, or it is damaged. Nothing was loaded"
+            " other options, for another model, or it is damaged. Nothing was loaded"
         )
 
 

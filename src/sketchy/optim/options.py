@@ -62,7 +62,7 @@ def _dtype(*allowed: torch.dtype) -> Callable[[str, Any], str | None]:
     def check(name: str, value: Any) -> str | None:
         given = str(value).removeprefix("torch.")
         if value is not None and given not in names:
-            raise ValueError(f"{name}={value}: must be None, {', '.join('torch.' + n for n in names)}")
+            raise ValueError(f"{name}={value}: must be one of None, {', '.join('torch.' + n for n in names)}")
         return None if value is None else given
 
     return check

@@ -17,7 +17,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         for name, weight in self.named_parameters():
-            if weight.ndim == 2:  # what is added to the residual stream shrinks with the number of additions
+            if weight.ndim == 2:  # weights that add to the residual stream start smaller: there are many
                 additions = 2 * layers if name.endswith("out.weight") else 1
                 nn.init.normal_(weight, std=0.02 / additions**0.5)
 
@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
 
 def mlp(*widths: int, activation: type[nn.Module], linear_at: int | None = None) -> nn.Sequential:
-    """Linear maps with an activation between them; none after the last, nor after number ``linear_at``."""
+    """Linear layers, each followed by an activation, except the last one and layer number ``linear_at``."""
     modules: list[nn.Module] = []
     for i, (inside, outside) in enumerate(pairwise(widths)):
         modules += [nn.Linear(inside, outside)]
@@ -59,7 +59,7 @@ def mlp(*widths: int, activation: type[nn.Module], linear_at: int | None = None)
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions with batch norm beside a short cut, which is 1 x 1 where the shape changes."""
+    """A residual block: two 3 x 3 convolutions with batch norm. The shortcut is 1 x 1 if shapes differ."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
@@ -73,7 +73,10 @@ class Block(nn.Module):
 
 
 def resnet(*widths: int, classes: int) -> nn.Sequential:
-    """One convolution, halved at once, then a block for each width, halved between: for small pictures."""
+    """A ResNet for small images: a convolution, max pooling, then a block for each width.
+
+    All blocks except the first halve height and width.
+    """
     stem = [_convolution(3, widths[0], 3), nn.ReLU(), nn.MaxPool2d(2)]
     blocks = [
         Block(inside, outside, stride=1 if i == 0 else 2)

@@ -1,4 +1,4 @@
-"""Molecules: how a graph lies in one table of bytes, and a message-passing network that reads it."""
+"""Molecules: graphs stored as tables of bytes, and a message-passing network for them."""
 
 from typing import IO
 
@@ -9,18 +9,20 @@ from torch.nn import functional
 
 from sketchy.experiments.published import Read
 
-# values of an atom's features: element, degree, charge + 10, hydrogens, hybridization, aromatic, in a ring
+# the number of values of each feature of an atom:
+# element, degree, charge + 10, hydrogens, hybridization, aromatic, in a ring
 VALUES = (119, 11, 21, 9, 9, 2, 2)
 FEATURES = len(VALUES)
-BONDS = 6  # of an atom, at most
+BONDS = 6  # the largest number of bonds of an atom
 BOND_KINDS = 6 * 2 * 2  # type 1..5, conjugated or not, in a ring or not; kinds below 4 do not occur
 
 
 def packed(content: IO[bytes]) -> Read:
-    """Molecules that have atoms, (molecules, atoms, 7 + 6 + 6) bytes, and labels: 0, 1, -1 for untested.
+    """The molecules, (molecules, atoms, 7 + 6 + 6) bytes, and their labels: 0, 1, or -1 for untested.
 
-    An atom's line holds its features, its neighbours' places in the molecule and the kinds of those bonds.
-    A line that starts with 0 holds no atom, and a kind of 0 is no bond.
+    The row of an atom holds its features, the indices of its neighbours in the molecule, and the kinds of
+    these bonds. A row that starts with 0 is not an atom, and a kind of 0 is not a bond. Molecules without
+    atoms are left out.
     """
     with np.load(content) as arrays:
         atoms, ends, bonds, n_atoms, n_bonds, labels = (
@@ -29,7 +31,7 @@ def packed(content: IO[bytes]) -> Read:
     table = np.zeros((len(n_atoms), n_atoms.max(), FEATURES + 2 * BONDS), np.uint8)
     table[np.arange(n_atoms.max()) < n_atoms[:, None], :FEATURES] = atoms
     kinds = 4 * bonds[:, 0] + 2 * bonds[:, 1] + bonds[:, 2]
-    filled = np.zeros(table.shape[:2], int)  # bonds of an atom that have their place
+    filled = np.zeros(table.shape[:2], int)  # the number of bonds of each atom that are in the table
     molecules = np.repeat(np.arange(len(n_atoms)), n_bonds)
     for molecule, (one, other), kind in zip(molecules, ends.astype(int), kinds, strict=True):
         for here, there in ((one, other), (other, one)):
@@ -40,12 +42,12 @@ def packed(content: IO[bytes]) -> Read:
 
 
 class MoleculeNetwork(nn.Module):
-    """(molecules, atoms, 19) bytes, see ``packed``, to (molecules, tasks) of logits.
+    """Maps molecules (molecules, atoms, 19), see ``packed``, to logits (molecules, tasks).
 
-    Only the atoms and bonds that exist are computed with.
+    Padding is removed first, so only existing atoms and bonds are computed.
     """
 
-    offsets: Tensor  # where the rows of each feature begin in the embedding
+    offsets: Tensor  # the first row of each feature in the embedding
 
     def __init__(self, tasks: int, *, width: int, layers: int) -> None:
         super().__init__()
@@ -62,7 +64,7 @@ class MoleculeNetwork(nn.Module):
         molecule, place = exists.nonzero(as_tuple=True)
         features, neighbours, kinds = molecules[exists].long().split((FEATURES, BONDS, BONDS), dim=1)
         target, bond = kinds.nonzero(as_tuple=True)
-        first = target - place[target]  # where the molecule of each bond begins
+        first = target - place[target]  # index of the first atom of each bond's molecule
         source, kind = first + neighbours[target, bond], kinds[target, bond]
         h = self.embed_atom(features + self.offsets).sum(1)
         for layer in self.layers:
@@ -72,7 +74,7 @@ class MoleculeNetwork(nn.Module):
 
 
 class Messages(nn.Module):
-    """Every atom hears its neighbours through their bonds, and adds what it makes of it to its vector."""
+    """A layer of message passing: each atom sums messages from its neighbours and updates its vector."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The tasks by name, and where their data comes from.
+"""The tasks by name, and their data.
 
-Rows held out for validation come from the training sets as published, never from the test sets: rates are
-tuned on them.
+Learning rates are tuned on the validation rows. Therefore these rows come from the published training sets,
+never from the test sets.
 """
 
 import math
@@ -19,14 +19,14 @@ from sketchy.experiments.tasks.models import GPT, mlp, resnet
 from sketchy.experiments.tasks.molecules import MoleculeNetwork
 from sketchy.experiments.tasks.task import Split, Task
 
-CONTEXT = 64  # characters that the language model sees
-HELD_OUT_WINDOWS = 2000  # at most; side by side, or so far apart that they cover the held-out text
+CONTEXT = 64  # context length of the language model, in characters
+HELD_OUT_WINDOWS = 2000  # the largest number of validation windows; they are spread evenly over the text
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)  # of the training pixels, by channel
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
 def load(name: str, *, directory: str | Path | None = None, download: bool = False) -> Task:
-    """The task ``name`` with its data; if that is missing, an error that says how to get it.
+    """The task ``name`` with its data. If the data is missing, an error says how to get it.
 
     >>> digits = load("digits")
     >>> digits.loss_name, len(digits.train), len(digits.validation)
@@ -38,7 +38,7 @@ def load(name: str, *, directory: str | Path | None = None, download: bool = Fal
 
 
 def _characters(name: str, text: str, read: Callable[[str], Read]) -> Task:
-    """A small GPT on a text, character by character; the last tenth is held out, the usual split."""
+    """A small character-level GPT. The last tenth of the text is held out, as usual."""
     here, following = (torch.from_numpy(array) for array in read(text))
     cut = round(0.9 * len(here))
 
@@ -60,7 +60,7 @@ def _characters(name: str, text: str, read: Callable[[str], Read]) -> Task:
 
 
 def _autoencoder(read: Callable[[str], Read]) -> Task:
-    """Hinton and Salakhutdinov's MNIST autoencoder in small: logistic units, a linear code of 20 numbers."""
+    """A small MNIST autoencoder after Hinton and Salakhutdinov: sigmoids, a linear code of size 20."""
     pixels = torch.from_numpy(read("mnist")[0])
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ def _cifar10(read: Callable[[str], Read]) -> Task:
 
 
 def _tox21(read: Callable[[str], Read]) -> Task:
-    """Message passing on the molecules of Tox21, twelve assays; every fifth graph is held out.
+    """Message passing on the molecules of Tox21, with twelve assays. Every fifth graph is held out.
 
-    Stereoisomers have one graph, so they go to one side.
+    Stereoisomers have the same graph, so they are in the same split.
     """
     molecules, labels = (torch.from_numpy(array) for array in read("tox21"))
     held_out = torch.unique(molecules.flatten(1), dim=0, return_inverse=True)[1] % 5 == 0
@@ -137,7 +137,7 @@ def _tox21(read: Callable[[str], Read]) -> Task:
 
 
 def _digits(read: Callable[[str], Read]) -> Task:
-    """scikit-learn's digits, which need no download; every fifth is held out."""
+    """scikit-learn's digits, which need no download. Every fifth image is held out."""
     from sklearn.datasets import load_digits
 
     pixels, labels = (torch.from_numpy(array) for array in load_digits(return_X_y=True))

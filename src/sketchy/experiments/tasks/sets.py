@@ -1,4 +1,4 @@
-"""The published sets behind the tasks, as whole arrays of inputs and targets."""
+"""The published data sets of the tasks, as arrays of inputs and targets."""
 
 from pathlib import Path
 from typing import IO
@@ -12,12 +12,12 @@ from sketchy.experiments.tasks.molecules import packed
 
 
 def read(name: str, *, directory: str | Path | None = None, download: bool = False) -> Read:
-    """Inputs and targets of a set; if it is missing, an error that says how to get it."""
+    """Inputs and targets of a data set. If it is missing, an error says how to get it."""
     return published.read(name, data_directory(directory), download=download, among=SETS)
 
 
 def _characters(content: IO[bytes]) -> Read:
-    """Every character but the last, and the one that follows it, as places in the sorted alphabet."""
+    """Each character (except the last) and the next one, as indices in the sorted alphabet."""
     points = np.frombuffer(content.read().decode().encode("utf-32-le"), np.uint32)
     ids = np.unique(points, return_inverse=True)[1].astype(np.uint8)
     return ids[:-1], ids[1:]
@@ -39,7 +39,7 @@ SETS: dict[str, Known] = {
         "https://github.com/karpathy/char-rnn",
         tuple(
             Form((file,), _characters)
-            for file in (  # under the name it is published by, and under ours
+            for file in (  # under its published name, and under our own
                 File("text/input.txt", _TEXT, f"{_CHAR_RNN}/data/tinyshakespeare/input.txt"),
                 File("text/tinyshakespeare.txt", _TEXT),
             )

@@ -1,4 +1,4 @@
-"""What a training task is: data, a network, a loss, and what is measured on held-out rows."""
+"""Training tasks: data, a network, a loss, and the score on held-out rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-VALIDATION_CHUNK = 64  # rows in one forward pass; more no longer fit the cache and take longer
+VALIDATION_CHUNK = 64  # rows in one forward pass; more do not fit into the cache and are slower
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of inputs and of what is to be predicted, in the compact types in which they lie on disk."""
+    """Rows of inputs and targets, in the compact dtypes of the files."""
 
     inputs: Tensor  # (rows, ...)
     targets: Tensor  # (rows, ...)
@@ -22,37 +22,37 @@ class Split:
 
 @dataclass(frozen=True)
 class Score:
-    """What a model makes of the validation rows."""
+    """Loss and accuracy on the validation rows."""
 
     loss: float
-    accuracy: float | None  # share of right classes, None where nothing is classified
+    accuracy: float | None  # share of correctly classified rows; None if the task is not a classification
 
 
 @dataclass(frozen=True)
 class Task:
-    """A network to train. Batches depend on seed and step alone, so all optimizers see the same ones."""
+    """A network to train. Batches depend on seed and step only, so all optimizers get the same ones."""
 
     name: str
     loss_name: str  # unit of the loss, as printed
     train: Split
     validation: Split
-    prepare: Callable[[Split], tuple[Tensor, Tensor]]  # rows as the model and the loss take them
+    prepare: Callable[[Split], tuple[Tensor, Tensor]]  # converts rows to arguments of the model and the loss
     build: Callable[[], nn.Module]
-    loss: Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: mean over the rows
+    loss: Callable[[Tensor, Tensor], Tensor]  # from outputs and targets to the mean over the rows
     batch: int
     steps: int
-    look_every: int  # steps between two looks at the validation split
+    look_every: int  # steps between two validations
     classifies: bool = False
 
     def model(self, seed: int) -> nn.Module:
-        """A new network; torch's own random numbers are left as they were."""
+        """A new network. The state of torch's random number generator does not change."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             return self.build()
 
     def rows(self, seed: int, step: int) -> tuple[Tensor, Tensor]:
         """The training batch of a step, drawn with replacement."""
-        draw = torch.Generator().manual_seed(1_000_003 * seed + step)  # no two of the steps of a run agree
+        draw = torch.Generator().manual_seed(1_000_003 * seed + step)  # different for each step of a run
         chosen = torch.randint(len(self.train), (self.batch,), generator=draw)
         return self.prepare(Split(self.train.inputs[chosen], self.train.targets[chosen]))
 
