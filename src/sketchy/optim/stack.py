@@ -157,7 +157,9 @@ class Stack:
         for name in self.plan.coded.keys() & changed.keys():
             changed[name] = self.plan.coded[name].encode(changed[name])
         if self.good is not None:
-            changed = {name: _select(self.good, new, self._encoded(name)) for name, new in changed.items()}
+            coded = self.plan.coded
+            old = {name: self._encoded(name) if name in coded else self.read((name,))[0] for name in changed}
+            changed = {name: _select(self.good, new, old[name]) for name, new in changed.items()}
             changed["skipped"] = self["skipped"] + ~self.good
         self._scatter(changed)
         self._old, self._new = {}, {}
