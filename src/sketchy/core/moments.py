@@ -24,7 +24,7 @@ from sketchy.core.tuned.panels import panels
 _LONGEST = 4.0
 
 
-# A row of zeros would be blown up by its inverse norm: norms are raised by this share of the mean one.
+# Rows of zeros have no inverse norm: this share of the mean norm is added to all norms.
 _ROW_EPS = 1e-3
 
 
