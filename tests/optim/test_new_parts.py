@@ -39,7 +39,7 @@ def counted(name: str, value: Any) -> int:
 
 
 def test_an_option_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIONS, "toy", Option(1, counted, "how many toys there are", shapes_state=True))
+    monkeypatch.setitem(OPTIONS, "toy", Option(1, counted, "how many toys there are", shapes_plan=True))
 
     class Later(Engine):
         design: ClassVar[Design] = Design(InverseRoots)

@@ -104,7 +104,7 @@ class Option:
     default: Any
     check: Callable[[str, Any], Any]
     meaning: str
-    shapes_state: bool = False  # whether the shape of the state depends on it; if so, it can't change later
+    shapes_plan: bool = False  # whether the plan of a weight (its blocks, parts and slots) depends on it
 
 
 class Positional(TypedDict, total=False):
@@ -133,7 +133,7 @@ class Options(TypedDict, total=False):
             64,
             _count(2),
             "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     eps: Annotated[
@@ -167,7 +167,7 @@ class Options(TypedDict, total=False):
             _one_of(RULES),
             "the rule that sets the length of a preconditioned step; None: keep its length; own: keep its"
             " length, but at least half of what rows gives",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     graft_scale: Annotated[
@@ -185,7 +185,7 @@ class Options(TypedDict, total=False):
             _decay,
             "divide the rows of a direction by their running root mean square with this decay, such as 0.95,"
             " and keep its length; None: don't",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     solver: Annotated[
@@ -202,7 +202,7 @@ class Options(TypedDict, total=False):
             None,
             _count(1, optional=True),
             "cut weights into blocks with sides of at most this length; None: do not cut",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     stack_size: Annotated[
@@ -221,17 +221,17 @@ class Options(TypedDict, total=False):
             _count(1, optional=True),
             "None: treat an N-d weight as the matrix (first axis, all others); k: merge neighbouring axes"
             " while their product is at most k; 1: merge none",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
-    one_sided: Annotated[bool, Option(False, _flag, "precondition the shortest axis only", shapes_state=True)]
+    one_sided: Annotated[bool, Option(False, _flag, "precondition the shortest axis only", shapes_plan=True)]
     exponent: Annotated[
         float | None,
         Option(
             None,
             _exponent,
             "exponent of the inverse root of each axis; None: 1 / (2 * number of preconditioned axes)",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     nesterov: Annotated[bool, Option(True, _flag, "use Nesterov momentum")]
@@ -247,7 +247,7 @@ class Options(TypedDict, total=False):
             None,
             _dtype(torch.float32, torch.bfloat16, torch.float64),
             "dtype of the stored momentum; None: float32, or float64 for float64 weights",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     sketch_dtype: Annotated[
@@ -256,7 +256,7 @@ class Options(TypedDict, total=False):
             None,
             _dtype(torch.float32, torch.float64, torch.bfloat16),
             "dtype of the stored bases; None: float32, or float64 for float64 weights",
-            shapes_state=True,
+            shapes_plan=True,
         ),
     ]
     precondition_1d: Annotated[bool, Option(False, _flag, "sketch vectors too, as S-AdaGrad does")]

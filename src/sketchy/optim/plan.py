@@ -90,7 +90,7 @@ def plan(shape: Shape, dtype: torch.dtype, path: str, design: Design, options: M
     shaping = tuple(
         (name, _named(options[name]))
         for name, option in OPTIONS.items()
-        if option.shapes_state and name in options
+        if option.shapes_plan and name in options
     )
     return _plan(shape, dtype, path, design, (*shaping, ("momentum", options["betas"][0] > 0)))
 
