@@ -9,7 +9,7 @@ from checks import assert_close
 from sketchy.core import sketch
 from sketchy.core.preconditioner import inverse_root, inverse_root_task
 from sketchy.core.sketch import SOLVERS, Sketch, update_task
-from sketchy.core.tasks import Task, gather, read, reading, run, together
+from sketchy.core.tasks import Request, Task, gather, read, run
 
 RANK, STEPS = 6, 8
 SIZES = ((20, 9), (12, 30), (40, 7))  # d and k
@@ -103,10 +103,10 @@ class Counted:
 
 
 def ask(function: Counted, x: Tensor, factor: float, power: int, log: list[int]) -> Task[Tensor]:
-    y, firsts = yield from together(function, x, numbers=(factor,), power=power)
+    y, firsts = yield Request(function, (x,), (factor,), {"power": power})
     assert firsts == x[:, 0].tolist()
     log.append(len(x))
-    numbers = yield from reading(y[:, 0])
+    numbers = yield Request(read, (y[:, 0],))
     assert numbers == [(value,) for value in y[:, 0].tolist()]
     return y
 
@@ -130,7 +130,7 @@ def test_what_comes_after_the_last_request_runs_task_after_task():
     def task(name: str, requests: int) -> Task[str]:
         for i in range(requests):
             log.append(f"{name}{i}")
-            yield from reading(torch.zeros(1))
+            yield Request(read, (torch.zeros(1),))
         log.append(f"{name} begins")
         log.append(f"{name} ends")
         return name
@@ -152,7 +152,7 @@ def test_gathered_tasks_may_gather_others(rng):
 
 def test_an_error_in_one_task_reaches_the_caller():
     def broken() -> Task[None]:
-        yield from reading(torch.zeros(1))
+        yield Request(read, (torch.zeros(1),))
         raise ValueError("at home")
 
     with pytest.raises(ValueError, match="at home"):
@@ -161,4 +161,8 @@ def test_an_error_in_one_task_reaches_the_caller():
 
 def test_values_of_a_device_are_not_read():
     assert read(torch.zeros(2), torch.zeros(2, device="meta")) is None
-    assert run(reading(torch.zeros(3, device="meta"))) is None
+
+    def ask_device() -> Task[object]:
+        return (yield Request(read, (torch.zeros(3, device="meta"),)))
+
+    assert run(ask_device()) is None

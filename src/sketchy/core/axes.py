@@ -8,7 +8,7 @@ never seen, and SketchySOAP's second moment outside its bases.
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ class Layout:
     block: tuple[int, ...]  # b_1, ..., b_N: the shape of one block
     cuts: tuple[int, ...]  # the number of blocks along each axis
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The number of blocks in one weight."""
         return math.prod(self.cuts)

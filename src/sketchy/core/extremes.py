@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sketchy.core.tasks import Task, read, readable, reading, together, within
+from sketchy.core.tasks import Request, Task, read, readable, within
 from sketchy.core.tuned.panels import panels
 
 _LOW, _HIGH = 1e-8, 1e8  # matrices with norms between them are not scaled
@@ -43,11 +43,11 @@ def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) 
     None means that no matrix needs one. The power is 1 where both numbers are moderate or zero. It is always
     in the range of ``dtype``.
     """
-    numbers = yield from reading(norm, past)
+    numbers = yield Request(read, (norm, past))
     if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
         return None
     most = 126 if dtype == torch.float32 else 500
-    return (yield from together(_power_of_two, norm, past, beta2=beta2, most=most))
+    return (yield Request(_power_of_two, (norm, past), options={"beta2": beta2, "most": most}))
 
 
 def _power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:

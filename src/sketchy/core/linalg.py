@@ -8,7 +8,7 @@ uses a third method: products in float64, which are accurate for all float32 inp
 import torch
 from torch import Tensor
 
-from sketchy.core.tasks import Numbers, Task, read, readable, together
+from sketchy.core.tasks import Numbers, Request, Task, read, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
@@ -56,7 +56,7 @@ def gram_factor(K: Tensor, plus: Tensor | None = None) -> Task[tuple[Tensor, boo
     if not readable(K):
         return None
     added = () if plus is None else (plus,)
-    L, pivots = yield from together(_cholesky_, lower_gram(K), *added, rank=K.shape[-1])
+    L, pivots = yield Request(_cholesky_, (lower_gram(K), *added), options={"rank": K.shape[-1]})
     return (L, _graded(pivots, L.dtype)) if _trusted(pivots) else None
 
 
@@ -127,16 +127,16 @@ def left_singular_by_products(T: Tensor) -> Task[tuple[Tensor, Tensor]]:
     an accelerator everything is in float64, from Tᵀ T. Vectors are orthonormal if their singular values are
     above rounding errors; `fill` replaces the others.
     """
+    found = yield from gram_factor(T)
+    if found is not None:
+        L, graded = found
+        V, sigma = yield Request(_ritz, (L,), options={"precision": torch.float64 if graded else T.dtype})
+        return T @ V, sigma
     if _in_double(T):
         D = T.double()
-        V, sigma = yield from together(_ritz_in_double, D.mT @ D, dtype=T.dtype)
+        V, sigma = yield Request(_ritz_in_double, (D.mT @ D,), options={"dtype": T.dtype})
         return (D @ V).to(T), sigma
-    found = yield from gram_factor(T)
-    if found is None:
-        return left_singular(T, T.shape[-1])
-    L, graded = found
-    V, sigma = yield from together(_ritz, L, precision=torch.float64 if graded else T.dtype)
-    return T @ V, sigma
+    return left_singular(T, T.shape[-1])
 
 
 def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from sketchy.core.axes import fold, unfold
 from sketchy.core.extremes import as_weights
 from sketchy.core.sketch import Sketch
-from sketchy.core.tasks import Task, run, together
+from sketchy.core.tasks import Request, Task, run
 from sketchy.core.tuned.products import add_outer_, product
 
 # At or below this share of the largest, an eigenvalue is a rounding error.
@@ -69,17 +69,9 @@ def inverse_root_task(
     """`inverse_root` as a task."""
     d, l = sketch.basis.shape[-2:]
     rest = int(l < d)
-    gain, scale = yield from together(
-        _gain_and_scale,
-        sketch.eigenvalues,
-        sketch.escaped_mass,
-        numbers=(float(d),),
-        rest=rest,
-        exponent=exponent,
-        eps=eps,
-        stale=stale,
-        rounding=rounding,
-    )
+    options = {"rest": rest, "exponent": exponent, "eps": eps, "stale": stale, "rounding": rounding}
+    tensors = sketch.eigenvalues, sketch.escaped_mass
+    gain, scale = yield Request(_gain_and_scale, tensors, (float(d),), options)
     return InverseRoot(sketch.basis, gain, scale, rest)
 
 

@@ -23,7 +23,7 @@ from sketchy.core.linalg import (
     left_singular_by_products,
     orthonormal,
 )
-from sketchy.core.tasks import Numbers, Task, read, run, together
+from sketchy.core.tasks import Numbers, Request, Task, read, run
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
 # Rounding errors of a zero singular value, relative to the largest one and in units of eps. At or below this,
@@ -117,12 +117,13 @@ def update_task(
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
         return (yield from _fd_update(sketch, A, norm, beta2, solver, probing))
-    lam, norm, zero = yield from together(_divided, sketch.eigenvalues, norm, scale)
+    lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
     unit = Sketch(sketch.basis, lam, zero, zero)
     new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound
-    return Sketch(new.basis, *(yield from together(_multiplied, *found, *past, scale, beta2=beta2)))
+    values = yield Request(_multiplied, (*found, *past, scale), options={"beta2": beta2})
+    return Sketch(new.basis, *values)
 
 
 def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,12 +151,11 @@ def _fd_update(
 ) -> Task[Sketch]:
     """FD-update (Alg. 1) of a stream of moderate size."""
     U, old = sketch.basis, (sketch.eigenvalues, sketch.escaped_mass, sketch.error_bound)
-    weights = yield from together(_decayed, sketch.eigenvalues, beta2=beta2, dtype=U.dtype)
+    decay = {"beta2": beta2}
+    weights = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     Z, sigma = yield from _STEPS[solver](U, weights, A)  # Alg. 1, line 3: leading directions of C'
     rounding = certificate.rounding(A, traced=solver == "subspace")
-    kept, mass, bound, live, known = yield from together(
-        _cut, sigma, norm, *old, numbers=rounding, beta2=beta2
-    )
+    kept, mass, bound, live, known = yield Request(_cut, (sigma, norm, *old), rounding, decay)
     if known is None or not all(yes for (yes,) in known):
         Z = fill(Z, live)
     if probing is not None and solver == "subspace":

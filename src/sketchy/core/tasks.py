@@ -3,16 +3,16 @@
 The math of one stack is written as a generator, a *task*. When it has to decompose a small matrix or to read
 a number, it yields a request and gets the answer:
 
-    L, pivots = yield from together(cholesky, W)     # W (S, l, l): batched with those of other stacks
-    numbers = yield from reading(norm)               # norm (S,): as Python numbers, or None
+    L, pivots = yield Request(cholesky, (W,))     # W (S, l, l): batched with those of other stacks
+    numbers = yield Request(read, (norm,))        # norm (S,): as Python numbers, or None
 
 `gather` combines several tasks into one, and `run` is the driver. Requests for the same function on tensors
 of the same shape are concatenated, computed once, and split again. A task that runs alone gets the same
 answers. Only the driver would have to change to answer requests across several machines; the math would not.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -30,7 +30,7 @@ class Request:
     function: Callable[..., Any]  # works on each row by itself: results have the tensors' first dimension
     tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions if the request is the only one
     numbers: tuple[float, ...] = ()  # one for all rows; the function gets (S,) if those of a batch differ
-    options: tuple[tuple[str, Any], ...] = ()  # requests with different options are not batched
+    options: Mapping[str, Any] = field(default_factory=dict)  # different options are not batched
 
     @property
     def key(self) -> Any:
@@ -38,25 +38,11 @@ class Request:
         if self.function is read:  # batching would only copy
             return id(self)
         tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
-        return self.function, self.options, len(self.numbers), *tensors
+        return self.function, *self.options.items(), len(self.numbers), *tensors
 
 
-Task = Generator[Sequence[Request], Sequence[Any], T]
+Task = Generator[Request | Sequence[Request], Any, T]  # several requests get a list of answers
 Numbers = list[tuple[float, ...]] | None
-
-
-def together(
-    function: Callable[..., Any], *tensors: Tensor, numbers: Sequence[float] = (), **options: Any
-) -> Task[Any]:
-    """Request ``function(*tensors, *numbers, **options)``; see `Request`."""
-    (answer,) = yield [Request(function, tensors, tuple(numbers), tuple(options.items()))]
-    return answer
-
-
-def reading(*tensors: Tensor) -> Task[Numbers]:
-    """Request the values of tensors, to choose between two methods; see `read`."""
-    (answer,) = yield [Request(read, tensors)]
-    return answer
 
 
 def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
@@ -66,11 +52,11 @@ def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
     one of them holds large intermediate results at a time.
     """
     results: dict[int, T] = {}
-    waiting: list[tuple[int, Task[T], Sequence[Request]]] = []
+    waiting: list[tuple[int, Task[T], Request | Sequence[Request]]] = []
 
-    def advance(i: int, task: Task[T], answers: Sequence[Any] | None) -> None:
+    def advance(i: int, task: Task[T], answer: Any) -> None:
         try:
-            waiting.append((i, task, next(task) if answers is None else task.send(answers)))
+            waiting.append((i, task, task.send(answer)))
         except StopIteration as stop:
             results[i] = stop.value
 
@@ -78,22 +64,26 @@ def gather(tasks: Iterable[Task[T]]) -> Task[list[T]]:
         advance(i, task, None)
     while waiting:
         asked, waiting = waiting, []
-        answers = yield [request for *_, requests in asked for request in requests]
-        first = 0
-        for i, task, requests in asked:
-            advance(i, task, answers[first : first + len(requests)])
-            first += len(requests)
+        answers = iter((yield [request for *_, some in asked for request in _listed(some)]))
+        for i, task, some in asked:
+            advance(i, task, next(answers) if isinstance(some, Request) else [next(answers) for _ in some])
     return [results[i] for i in sorted(results)]
 
 
 def run(task: Task[T]) -> T:
     """Run a task: answer its requests until it returns."""
+    answer = None
     try:
-        requests = next(task)
         while True:
-            requests = task.send(_answers(requests))
+            some = task.send(answer)
+            answers = _answers(_listed(some))
+            answer = answers[0] if isinstance(some, Request) else answers
     except StopIteration as stop:
         return stop.value
+
+
+def _listed(some: Request | Sequence[Request]) -> Sequence[Request]:
+    return [some] if isinstance(some, Request) else some
 
 
 def readable(x: Tensor) -> bool:
@@ -136,7 +126,7 @@ def _answers(requests: Sequence[Request]) -> list[Any]:
 
 def _computed(requests: Sequence[Request]) -> Sequence[Any]:
     """The results of requests with the same key, computed by one call."""
-    first, options = requests[0], dict(requests[0].options)
+    first, options = requests[0], requests[0].options
     if len(requests) == 1:
         return [first.function(*first.tensors, *first.numbers, **options)]
     sizes = [len(request.tensors[0]) for request in requests]

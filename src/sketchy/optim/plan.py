@@ -60,7 +60,7 @@ class Plan:
         """The codecs of the slots that are not stored as they are."""
         return {name: slot.codec for name, slot in self.slots.items() if not slot.codec.plain}
 
-    @property
+    @cached_property
     def axes(self) -> tuple[Axis | None, ...]:
         return self.statistics.axes
 

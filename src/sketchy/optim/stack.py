@@ -15,7 +15,7 @@ from torch import Tensor
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import energies, row_energy
 from sketchy.core.moments import like
-from sketchy.core.tasks import Task, reading, within
+from sketchy.core.tasks import Request, Task, read, within
 from sketchy.optim.descend import descend_
 from sketchy.optim.slots import State
 
@@ -124,7 +124,7 @@ class Stack:
         size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
         stored = plan.slots["momentum"].codec.dtype if "momentum" in plan.slots else plan.work
         limit = _TOO_LARGE[plan.work if stored == torch.float64 else torch.float32]
-        if within((yield from reading(size)), -1.0, limit):  # false for NaN
+        if within((yield Request(read, (size,))), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
         self.good = size < limit
         del blocks, matrix

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import like
-from sketchy.core.tasks import Numbers, Task, reading, within
+from sketchy.core.tasks import Numbers, Request, Task, read, within
 from sketchy.optim.stack import Stack
 
 
@@ -15,7 +15,7 @@ def step(stack: Stack) -> Task[None]:
     """Gradients → statistics → preconditioner → graft → momentum → direction → weights → state."""
     plan = stack.plan
     G = yield from stack.gradients()  # bad ones are zero
-    steps = (yield from reading(stack.steps)) if stack.group["start_step"] > 1 else None
+    steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] > 1 else None
     old = plan.statistics.read(stack)
     new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
     learned = yield from plan.preconditioner.update(stack, G, old, new)
