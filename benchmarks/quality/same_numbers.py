@@ -9,9 +9,7 @@ by no more.
 """
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.common import checkouts
 from benchmarks.common.arguments import at_least, known
 from sketchy.experiments.mistakes import user_mistakes
 
-HERE = Path(__file__).parents[2]
-WORKER = "from benchmarks.quality.same_numbers_worker import main; main()"
+WORKER = "benchmarks.quality.same_numbers_worker"
 TASKS = ("charlm", "autoencoder", "digits")
 DTYPES = ("float64", "float32")
 RANKS = {"SketchyShampoo": 32, "SketchySOAP": 32, "Shampoo": 0}  # 0: the optimizer has no rank
@@ -54,14 +52,12 @@ class Options:
 def losses(tree: Path, options: Options, task: str, optimizer: str, eps: float = 0.0) -> list[float]:
     """The training losses of one tree; ``eps``: by how many eps gradients are changed."""
     settings = (task, optimizer, RANKS[optimizer], options.rate, options.steps, options.dtype, eps)
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", WORKER, *map(str, settings)]
-    run = subprocess.run(command, cwd=HERE, env=environment, text=True, capture_output=True)
+    command, environment = checkouts.command(WORKER, *settings), checkouts.environment(tree)
+    run = subprocess.run(command, cwd=checkouts.HERE, env=environment, text=True, capture_output=True)
     if run.returncode:
         raise ValueError(f"{tree}: training failed: {run.stderr.strip().splitlines()[-1]}")
     found = json.loads(run.stdout)
-    if not Path(found["source"]).is_relative_to(tree / "src"):
-        raise RuntimeError(f"{tree}: its process imported sketchy from {found['source']}")
+    checkouts.check_source(tree, found["source"])
     return list(found["losses"])
 
 
@@ -71,8 +67,7 @@ def difference(some: Sequence[float], others: Sequence[float]) -> float:
 
 
 def check(options: Options) -> None:
-    if not (options.other / "src" / "sketchy").is_dir():
-        raise ValueError(f"{options.other}: has no src/sketchy, so it is no checkout of this project")
+    checkouts.check(options.other)
     known(TASKS, tasks=options.tasks)
     known(RANKS, optimizers=options.optimizers)
     known(DTYPES, dtype=(options.dtype,))
@@ -90,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with Progress(transient=True) as progress:
             cases = [(task, optimizer) for task in options.tasks for optimizer in options.optimizers]
             for case in progress.track(cases):
-                old, new = losses(before, options, *case), losses(HERE, options, *case)
+                old, new = losses(before, options, *case), losses(checkouts.HERE, options, *case)
                 jolted = losses(before, options, *case, eps=0.5)
                 shown = (f"{difference(found, old):.1e}" for found in (new, jolted))
                 table.add_row(*case, f"{new[-1]:.6g}", *shown)

@@ -8,9 +8,7 @@ CPU time counts. Every pair of processes is new, because memory layout differs f
 """
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,12 +22,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.common import checkouts
 from benchmarks.common.arguments import at_least, known
 from benchmarks.common.timing import Times, ratio
 from sketchy.experiments.mistakes import user_mistakes
 
-HERE = Path(__file__).parents[2]
-WORKER = "from benchmarks.speed.before_after_worker import main; main()"
+WORKER = "benchmarks.speed.before_after_worker"
 RANKS = {"block": 64, "matrix": 256, "transformer": 64}
 OPTIMIZERS = ("SketchyShampoo", "SketchySOAP")
 
@@ -57,8 +55,7 @@ class Stepper:
         self._process, self._tree = process, tree
         ready = self._read()
         self.operations, self.parts = ready["operations"], ready["parts"]
-        if not Path(ready["source"]).is_relative_to(tree / "src"):
-            raise RuntimeError(f"{tree}: its process imported sketchy from {ready['source']}")
+        checkouts.check_source(tree, ready["source"])
 
     def seconds(self) -> float:
         """CPU seconds of one step, mean over a round."""
@@ -77,10 +74,13 @@ class Stepper:
 @contextmanager
 def stepper(tree: Path, *arguments: object) -> Iterator[Stepper]:
     """Start the worker of a tree, and end it."""
-    command = [sys.executable, "-c", WORKER, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        command, cwd=HERE, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        checkouts.command(WORKER, *arguments),
+        cwd=checkouts.HERE,
+        env=checkouts.environment(tree),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             yield Stepper(process, tree)
@@ -116,8 +116,7 @@ def compare(
 
 
 def check(options: Options) -> None:
-    if not (options.other / "src" / "sketchy").is_dir():
-        raise ValueError(f"{options.other}: has no src/sketchy, so it is no checkout of this project")
+    checkouts.check(options.other)
     known(RANKS, problems=options.problems)
     known(OPTIMIZERS, optimizers=options.optimizers)
     at_least(1, pairs=options.pairs)
@@ -136,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for optimizer in options.optimizers:
                 case = problem, optimizer, RANKS[problem]
                 bar = progress.add_task(f"{problem}, {optimizer}", total=options.pairs * options.rounds)
-                found = compare(before, HERE, options, case, partial(progress.advance, bar))
+                found = compare(before, checkouts.HERE, options, case, partial(progress.advance, bar))
                 progress.remove_task(bar)
                 times = (ratio(found.after, found.before), str(found.before), str(found.after))
                 table.add_row(*map(str, case), *times, found.operations)

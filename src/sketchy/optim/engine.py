@@ -21,7 +21,7 @@ from sketchy.optim.covariances import KnownCovariance, known_covariances
 from sketchy.optim.loading import NAME, check_loaded, restore_
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
-from sketchy.optim.routing import name_in, names_of, route
+from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.schedule import scratch_bound, stacks_, waves
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
@@ -140,18 +140,14 @@ class Engine(Optimizer):
     @classmethod
     def path_of(cls, shape: tuple[int, ...], name: str | None = None, **options: Any) -> str:
         """The path of a weight with this shape, name and options: ``sketch`` or ``adam``."""
-        design, chosen = cls.design, cls._options() | options
-        least_axes = design.preconditioner.least_axes
-        return route(tuple(shape), name, chosen, least_axes=least_axes, flat=design.flat)
+        return cls.design.path(tuple(shape), name, cls._options() | options)
 
     @classmethod
     def plan_of(
         cls, shape: tuple[int, ...], dtype: torch.dtype, name: str | None = None, **options: Any
     ) -> Plan:
         """The plan of a weight: how a step treats it, and what state is kept for it."""
-        chosen = cls._options() | options
-        path = cls.path_of(shape, name, **options)
-        return plan(tuple(shape), dtype, path, cls.design, chosen)
+        return plan(tuple(shape), dtype, name, cls.design, cls._options() | options)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict. If it does not fit, raise ValueError and change nothing.
@@ -192,10 +188,7 @@ class Engine(Optimizer):
                 run(gather(map(step, wave)))
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
-        design, shape = self.design, tuple(p.shape)
-        least_axes = design.preconditioner.least_axes
-        path = route(shape, name, group, least_axes=least_axes, flat=design.flat)
-        return plan(shape, p.dtype, path, design, group)
+        return plan(tuple(p.shape), p.dtype, name, self.design, group)
 
     def _check_gradients(self) -> None:
         """Refuse complex weights and sparse gradients, before anything changes."""

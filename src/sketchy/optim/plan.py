@@ -18,6 +18,7 @@ from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
 from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches
+from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Shape, Slots, State
 
 
@@ -27,6 +28,10 @@ class Design:
 
     preconditioner: type[Preconditioner]
     flat: bool = False  # whether a weight is flattened to one vector, as in S-AdaGrad (Alg. 2)
+
+    def path(self, shape: Shape, name: str | None, options: Mapping[str, Any]) -> str:
+        """``sketch`` or ``adam``, for a weight with this shape and name."""
+        return route(shape, name, options, least_axes=self.preconditioner.least_axes, flat=self.flat)
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,15 @@ class Plan:
         return None
 
 
-def plan(shape: Shape, dtype: torch.dtype, path: str, design: Design, options: Mapping[str, Any]) -> Plan:
-    """The plan of a weight on a path (``sketch`` or ``adam``) of an optimizer, for one group's options."""
+def plan(
+    shape: Shape, dtype: torch.dtype, name: str | None, design: Design, options: Mapping[str, Any]
+) -> Plan:
+    """The plan of a weight, by its name if it has one, for an optimizer's design and one group's options."""
+    path = design.path(shape, name, options)
     shaping = tuple(
-        (name, _named(options[name]))
-        for name, option in OPTIONS.items()
-        if option.shapes_plan and name in options
+        (key, _named(options[key]))
+        for key, option in OPTIONS.items()
+        if option.shapes_plan and key in options
     )
     return _plan(shape, dtype, path, design, (*shaping, ("momentum", options["betas"][0] > 0)))
 

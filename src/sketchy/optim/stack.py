@@ -142,10 +142,8 @@ class Stack:
         """Add -lr * scale (S,) * direction (S, *block) to the weights, except to those with bad gradients."""
         layout = self.plan.layout
         if layout.count > 1:
-            direction, scale = (
-                direction.mul_(like(scale, direction)),
-                torch.ones_like(self.count, dtype=torch.float64),
-            )
+            direction = direction.mul_(like(scale, direction))
+            scale = torch.ones_like(self.count, dtype=torch.float64)
         direction = layout.join(direction)
         if self.good is not None:
             direction.masked_fill_(like(~self.good, direction) > 0, 0.0)
@@ -153,11 +151,10 @@ class Stack:
 
     def keep(self) -> None:
         """Write the new values into the state, and forget them. Bad gradients change only a counter."""
-        changed = self._new
-        for name in self.plan.coded.keys() & changed.keys():
-            changed[name] = self.plan.coded[name].encode(changed[name])
+        changed, coded = self._new, self.plan.coded
+        for name in coded.keys() & changed.keys():
+            changed[name] = coded[name].encode(changed[name])
         if self.good is not None:
-            coded = self.plan.coded
             old = {name: self._encoded(name) if name in coded else self.read((name,))[0] for name in changed}
             changed = {name: _select(self.good, new, old[name]) for name, new in changed.items()}
             changed["skipped"] = self["skipped"] + ~self.good

@@ -1,0 +1,28 @@
+"""This checkout and another one: run a worker process with the sources of either."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parents[2]
+
+
+def check(tree: Path) -> None:
+    if not (tree / "src" / "sketchy").is_dir():
+        raise ValueError(f"{tree}: has no src/sketchy, so it is no checkout of this project")
+
+
+def check_source(tree: Path, source: str) -> None:
+    """Raise if a worker of ``tree`` has imported sketchy from somewhere else."""
+    if not Path(source).is_relative_to(tree / "src"):
+        raise RuntimeError(f"{tree}: its process imported sketchy from {source}")
+
+
+def command(module: str, *arguments: object) -> list[str]:
+    """The command that calls ``main()`` of a module of the benchmarks. Run it in `HERE`."""
+    return [sys.executable, "-c", f"from {module} import main; main()", *map(str, arguments)]
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """The environment of a process that uses the sources of ``tree``, on one thread."""
+    return {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
