@@ -153,7 +153,7 @@ def _fd_update(
     U, old = sketch.basis, (sketch.eigenvalues, sketch.escaped_mass, sketch.error_bound)
     decay = {"beta2": beta2}
     weights = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
-    Z, sigma = yield from _STEPS[solver](U, weights, A)  # Alg. 1, line 3: leading directions of C'
+    Z, sigma = yield from _STEPS[solver](U, weights, A)  # Alg. 1, lines 3-4: leading directions of C'
     rounding = certificate.rounding(A, traced=solver == "subspace")
     kept, mass, bound, live, known = yield Request(_cut, (sigma, norm, *old), rounding, decay)
     if known is None or not all(yes for (yes,) in known):
