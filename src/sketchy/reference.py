@@ -53,6 +53,12 @@ class DenseSketch:
         return self.G_bar + self.rho * torch.eye(len(self.G_bar), dtype=torch.float64)
 
 
+def whitening(C: Tensor, damping: float = 1e-3) -> Tensor:
+    """W = (C / μ + damping I)^(-1/2), μ = tr C / d; the identity for C = 0 (ours, after KL-Shampoo)."""
+    eye, mean = torch.eye(len(C), dtype=torch.float64), C.trace() / len(C)
+    return pseudo_power(C / mean + damping * eye, -1 / 2) if mean > 0 else eye
+
+
 @dataclass(frozen=True)
 class SAdagrad:
     """S-AdaGrad (Alg. 2): a point, and the sketch of its gradients."""
@@ -121,10 +127,21 @@ class TensorShampoo:
         return cls(X.double(), tuple(sketches))
 
     def step(
-        self, G: Tensor, lr: float, beta2: float = 1.0, exponent: float | None = None
+        self,
+        G: Tensor,
+        lr: float,
+        beta2: float = 1.0,
+        exponent: float | None = None,
+        whiten: bool = False,
     ) -> "TensorShampoo":
-        """Lines 5 and 6 for each axis: update the covariance of its fibres, apply the inverse root."""
+        """Lines 5 and 6 for each axis: update the covariance of its fibres, apply the inverse root.
+
+        With ``whiten``, each side of a matrix is whitened by the sketch of the other side.
+        """
         fibres = [G.double().movedim(i, 0).flatten(1) for i in range(G.dim())]
+        if whiten:
+            left, right = (whitening(s.compensated()) for s in self.sketches if s)
+            fibres = [fibres[0] @ right, fibres[1] @ left]
         sketches = tuple(s and s.update(A @ A.T, beta2) for s, A in zip(self.sketches, fibres, strict=True))
         power = -(exponent or 1 / (2 * sum(s is not None for s in sketches)))
         step = G.double()
@@ -177,12 +194,19 @@ class Soap:
         graft: str | None = None,
         refresh: bool = True,
         row_norm: float | None = None,
+        whiten: bool = False,
+        sketch_beta2: float | None = None,
     ) -> "Soap":
-        """One step. Without ``refresh`` the factors and bases stay the same."""
+        """One step. Without ``refresh`` the factors and bases stay the same.
+
+        With ``whiten``, each side of the gradient is whitened by the other factor before it is added.
+        """
         (beta1, beta2), G, t = betas, G.double(), self.t + 1
         L, R, U_L, U_R, V = self.L, self.R, self.U_L, self.U_R, self.V
         if refresh:
-            L, R = beta2 * L + G @ G.T, beta2 * R + G.T @ G
+            beta3 = beta2 if sketch_beta2 is None else sketch_beta2
+            A, B = (G @ whitening(R), G.T @ whitening(L)) if whiten else (G, G.T)
+            L, R = beta3 * L + A @ A.T, beta3 * R + B @ B.T
             U_L, U_R = torch.linalg.eigh(L)[1], torch.linalg.eigh(R)[1]
             O_L, O_R = U_L.T @ self.U_L, U_R.T @ self.U_R
             V = (O_L * O_L) @ V @ (O_R * O_R).T

@@ -146,6 +146,40 @@ def test_at_full_rank_with_row_norms_sketchy_soap_is_soap_with_normalized_rows(r
     assert (expected - plain).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("sketch_beta2", [None, 0.8])
+@pytest.mark.parametrize("shape", [(7, 5), (4, 9), (6, 6)])
+def test_at_full_rank_whitened_soap_is_soap_with_whitened_factors(shape, sketch_beta2):
+    X, G = start(shape), gradients(shape) * torch.logspace(-1, 1, shape[0], dtype=torch.float64).unsqueeze(1)
+    options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "graft": "own"}
+    options |= {"sketch_beta2": sketch_beta2, "whiten": True}
+    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft_scale=1.0, **options)
+    expected = play(reference.Soap.start(X), G, **options)
+    assert_close(found, expected, scale=1, tolerance=SOAP)
+    assert (expected - play(reference.Soap.start(X), G, **{**options, "whiten": False})).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("exponent", [None, 0.5])
+@pytest.mark.parametrize(("shape", "rank"), [((8, 6), 3), ((5, 9), 6), ((6, 6), 9)])
+def test_whitened_sketchy_shampoo_equals_its_dense_twin(shape, rank, exponent):
+    X, G = start(shape), gradients(shape)
+    options = ALG_3 | {"betas": (0.0, 0.95), "rank": rank, "exponent": exponent}
+    found = train_one(SketchyShampoo, X, G, whiten=True, **options)
+    player = reference.TensorShampoo.start(X, rank)
+    expected = play(player, G, beta2=0.95, exponent=exponent, whiten=True)
+    assert_close(found, expected, scale=1, tolerance=EXACT)
+    assert (found - train_one(SketchyShampoo, X, G, **options)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_the_fast_whitened_step_equals_the_exact_one_while_nothing_escapes(kind):
+    """The subspace solver is exact on a stream with fewer directions than the rank."""
+    X, P, Q = start((20, 16)), start((20, 3), seed=1), start((16, 3), seed=2)
+    G = torch.stack([P @ torch.diag(d) @ Q.T for d in gradients((3,))])
+    options = {"lr": LR, "rank": 8, "whiten": True, "betas": (0.9, 0.95)}
+    fast, exact = (train_one(kind, X, G, solver=solver, **options) for solver in ("subspace", "exact"))
+    assert_close(fast, exact, scale=1, tolerance=1e-7)
+
+
 def test_one_sided_soap_has_one_moment_for_each_direction_of_the_shortest_axis():
     beta1, beta2, X, G = 0.9, 0.95, start((3, 8)), gradients((3, 8))
     L, U, V, M, x = torch.zeros_like(X[:, :3]), torch.zeros_like(X[:, :3]), X[:, :1] * 0, X * 0, X

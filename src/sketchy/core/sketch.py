@@ -9,6 +9,7 @@ l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ from sketchy.core.linalg import (
 )
 from sketchy.core.tasks import Numbers, Request, Task, read, run
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
+
+if TYPE_CHECKING:
+    from sketchy.core.whitening import Whitened
 
 # Rounding errors of a zero singular value, relative to the largest one and in units of eps. At or below this,
 # a direction counts as empty.
@@ -107,19 +111,22 @@ def update_task(
     solver: str,
     norm: Tensor | None = None,
     probing: tuple[Tensor, float] | None = None,
+    whitened: "Whitened | None" = None,
 ) -> Task[Sketch]:
     """`update` as a task (`core.tasks`): the small matrices of several sketches (S, d, l) form one batch.
 
     Alg. 1 is homogeneous: dividing A by s divides B Bᵀ by s². So very large or small streams are first
-    divided by a power of two.
+    divided by a power of two. With ``whitened`` (subspace solver, without probes), A W takes the place of A,
+    and ``norm`` is ‖A W‖.
     """
     norm = frobenius(A) if norm is None else norm
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
-        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing))
+        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened))
     lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
     unit = Sketch(sketch.basis, lam, zero, zero)
-    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing)
+    whitened = None if whitened is None else whitened.divided(scale)
+    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing, whitened)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound
     values = yield Request(_multiplied, (*found, *past, scale), options={"beta2": beta2})
@@ -147,15 +154,23 @@ def _multiplied(
 
 
 def _fd_update(
-    sketch: Sketch, A: Tensor, norm: Tensor, beta2: float, solver: str, probing: tuple[Tensor, float] | None
+    sketch: Sketch,
+    A: Tensor,
+    norm: Tensor,
+    beta2: float,
+    solver: str,
+    probing: tuple[Tensor, float] | None,
+    whitened: "Whitened | None",
 ) -> Task[Sketch]:
     """FD-update (Alg. 1) of a stream of moderate size."""
     U, old = sketch.basis, (sketch.eigenvalues, sketch.escaped_mass, sketch.error_bound)
     decay = {"beta2": beta2}
     weights = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
-    Z, sigma = yield from _STEPS[solver](U, weights, A)  # Alg. 1, lines 3-4: leading directions of C'
+    # Alg. 1, lines 3-4: leading directions of C'
+    Z, sigma = yield from _STEPS[solver](U, weights, A, whitened)
     rounding = certificate.rounding(A, traced=solver == "subspace")
-    kept, mass, bound, live, known = yield Request(_cut, (sigma, norm, *old), rounding, decay)
+    cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
+    kept, mass, bound, live, known = yield Request(cut, (*noise, sigma, norm, *old), rounding, decay)
     if known is None or not all(yes for (yes,) in known):
         Z = fill(Z, live)
     if probing is not None and solver == "subspace":
@@ -178,16 +193,19 @@ def _cut(
     bound: Tensor,
     *rounding: float | Tensor,
     beta2: float,
+    top: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
-    """The new λ, ρ and error bound, and which σ are live (not noise). σ (..., l): eigenvalues of C'^(1/2)."""
-    live = sigma > NOISE * torch.finfo(sigma.dtype).eps * sigma[..., :1]
+    """The new λ, ρ and error bound, and which σ are live (not noise). σ (..., l): eigenvalues of C'^(1/2).
+
+    ``top``: rounding errors are relative to it; None: to the largest σ.
+    """
+    top = sigma[..., 0].double() if top is None else top
+    live = sigma > (NOISE * torch.finfo(sigma.dtype).eps * top).unsqueeze(-1)
     sigma = sigma.double() * live
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; more accurate than σ² - c²
     escaped = cut.squeeze(-1).square()
-    lost = certificate.loss(
-        beta2 * eigenvalues.sum(-1) + norm.square(), sigma[..., 0], kept, escaped, rounding
-    )
+    lost = certificate.loss(beta2 * eigenvalues.sum(-1) + norm.square(), top, kept, escaped, rounding)
     return (
         kept,
         torch.add(escaped, mass, alpha=beta2),
@@ -197,31 +215,47 @@ def _cut(
     )
 
 
-def _exact_step(U: Tensor, weights: Tensor, A: Tensor) -> Task[tuple[Tensor, Tensor]]:
+def _cut_whitened(
+    noise: Tensor, sigma: Tensor, *others: Tensor, beta2: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
+    """`_cut`, with rounding errors relative to ``noise`` (...), if it is larger than the largest σ."""
+    return _cut(sigma, *others, beta2=beta2, top=torch.maximum(sigma[..., 0].double(), noise))
+
+
+def _exact_step(
+    U: Tensor, weights: Tensor, A: Tensor, whitened: None
+) -> Task[tuple[Tensor, Tensor]]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     yield from ()
     return left_singular(torch.cat([U * weights.sqrt().unsqueeze(-2), A], dim=-1), U.shape[-1])
 
 
-def _subspace_step(U: Tensor, weights: Tensor, A: Tensor) -> Task[tuple[Tensor, Tensor]]:
+def _subspace_step(
+    U: Tensor, weights: Tensor, A: Tensor, whitened: "Whitened | None"
+) -> Task[tuple[Tensor, Tensor]]:
     """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (as Sec. 6 hopes for).
 
     The projection is in the row space. Let Q be an orthonormal basis of Mᵀ U. The new factor is M Q, whose
     columns span C' U, the result of the power step. It is the Nyström approximation of C' from U.
     M Q Qᵀ Mᵀ ⪯ C' holds for any Q, so B Bᵀ ⪯ C still holds, and the error can be bounded by its trace.
     """
-    K = by_rows(product(A.mT, U))  # the lower rows of Mᵀ U; the upper ones are diag(√λ)
+    # K: the lower rows of Mᵀ U; the upper ones are diag(√λ). A right is the lower part of M Mᵀ U.
+    if whitened is None:
+        K = right = by_rows(product(A.mT, U))
+    else:
+        K, right = whitened.W.twice(whitened.product)
     found = yield from gram_factor(K, plus=weights)  # of Uᵀ C' U
     if found is not None:
-        T = solve_transposed_(add_product_(U * weights.unsqueeze(-2), A, K), found[0])  # C' U L⁻ᵀ
+        T = solve_transposed_(add_product_(U * weights.unsqueeze(-2), A, right), found[0])  # C' U L⁻ᵀ
     else:
         root, l = weights.sqrt(), U.shape[-1]
         Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
-        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ Q[..., l:, :]
+        lower = Q[..., l:, :] if whitened is None else whitened.W.apply(Q[..., l:, :])
+        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ lower
     return (yield from left_singular_by_products(T))
 
 
-_STEPS: dict[str, Callable[[Tensor, Tensor, Tensor], Task[tuple[Tensor, Tensor]]]] = {
+_STEPS: dict[str, Callable[..., Task[tuple[Tensor, Tensor]]]] = {
     "exact": _exact_step,
     "subspace": _subspace_step,
 }

@@ -85,6 +85,10 @@ def _decay(name: str, value: Any) -> float | None:
     return None if value is None else _number("in [0, 1), or None", lambda v: 0 <= v < 1)(name, value)
 
 
+def _sketch_beta2(name: str, value: Any) -> float | None:
+    return None if value is None else _number("in [0, 1], or None", lambda v: 0 <= v <= 1)(name, value)
+
+
 def _exponent(name: str, value: Any) -> float | None:
     return None if value is None else _number("in (0, 1]", lambda v: 0 < v <= 1)(name, value)
 
@@ -135,6 +139,20 @@ class Options(TypedDict, total=False):
             "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept",
             shapes_plan=True,
         ),
+    ]
+    whiten: Annotated[
+        bool,
+        Option(
+            False,
+            _flag,
+            "whiten the gradient along one axis by the sketch of the other axis, before it is added to a sketch;"
+            " for weights with two preconditioned axes",
+            shapes_plan=True,
+        ),
+    ]
+    sketch_beta2: Annotated[
+        float | None,
+        Option(None, _sketch_beta2, "decay of the sketches, if it differs from that of the second moments"),
     ]
     eps: Annotated[
         float,

@@ -17,7 +17,7 @@ from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
 from sketchy.optim.parts.momentum import Momentum
 from sketchy.optim.parts.row_norms import RowNorms
-from sketchy.optim.parts.sketches import Axis, Sketches
+from sketchy.optim.parts.sketches import Axis, Sketches, decay
 from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Shape, Slots, State
 
@@ -81,8 +81,14 @@ class Plan:
         return state
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown."""
-        for part in (self.graft, self.preconditioner, self.statistics):  # the cheapest first
+        """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown.
+
+        It is unknown if statistics are whitened: then each covariance has its own trace.
+        """
+        if self.statistics.whitened:
+            return None
+        moments = (self.graft, self.preconditioner) if decay(options) == options["betas"][1] else ()
+        for part in (*moments, self.statistics):  # the cheapest first
             if isinstance(part, KnowsEnergy) and part.slots.keys() <= state.keys():
                 energy = part.gradient_energy(state, options)
                 if energy is not None:

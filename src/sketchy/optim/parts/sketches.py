@@ -12,8 +12,11 @@ from sketchy.core import dense
 from sketchy.core import sketch as core
 from sketchy.core.axes import unfold
 from sketchy.core.certificate import exchange_error
+from sketchy.core.extremes import frobenius
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, gather
+from sketchy.core.tuned.products import by_rows, product
+from sketchy.core.whitening import Whitened, whitening_task
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import COUNTER, FLOAT64, Codec, Meaning, Orthonormal, Slot, Slots, State
 from sketchy.optim.stack import Gradient, Stack
@@ -50,6 +53,7 @@ class Sketches:
     axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
     blocks: int
     codec: Codec  # of the bases
+    whitened: bool = False  # whether each of the two axes is whitened by the other
 
     @classmethod
     def of(cls, weight: WeightSpec) -> "Sketches":
@@ -62,8 +66,9 @@ class Sketches:
             else Axis(name, i, dim, min(options.get("rank", dim), dim))
             for i, (name, dim) in enumerate(zip(_names(len(block)), block, strict=True))
         )
-        dtype = weight.dtype("sketch_dtype")
-        return cls(axes, weight.layout.count, Orthonormal(dtype, weight.work))
+        whitened = bool(options.get("whiten")) and len(axes) == 2 and None not in axes
+        codec = Orthonormal(weight.dtype("sketch_dtype"), weight.work)
+        return cls(axes, weight.layout.count, codec, whitened)
 
     @classmethod
     def none(cls, weight: WeightSpec) -> "Sketches":
@@ -112,26 +117,46 @@ class Sketches:
         self._count_turn(stack)
         if not stack.due:
             return old
-        beta2, new = stack.group["betas"][1], list(old)
-        tasks = {}
-        for axis in self.live:
-            sketch, A = old[axis.index], unfold(G.blocks, axis.index)
+        new = list(old)
+        streams = yield from self._streams(G, [sketch for sketch in old if sketch is not None], stack.group)
+        tasks = []
+        for axis, stream in zip(self.live, streams, strict=True):
+            sketch, settings = old[axis.index], {"beta2": decay(stack.group), **stream}
             assert sketch is not None
             if axis.exact:
-                tasks[axis] = dense.update_task(sketch, A, beta2=beta2, norm=G.norm)
+                tasks.append(dense.update_task(sketch, **settings))
             else:
-                tasks[axis] = core.update_task(
-                    sketch, A, beta2=beta2, solver=stack.group["solver"], norm=G.norm
-                )
-        found = yield from gather(tasks.values())
-        for axis, sketch in zip(tasks, found, strict=True):
+                tasks.append(core.update_task(sketch, solver=stack.group["solver"], **settings))
+        found = yield from gather(tasks)
+        for axis, sketch in zip(self.live, found, strict=True):
             new[axis.index] = sketch
             self._write(stack, axis, sketch)
         return new
 
+    def _streams(
+        self, G: Gradient, sketches: Sequence[Sketch], group: Mapping[str, Any]
+    ) -> Task[list[dict[str, Any]]]:
+        """What each axis adds to its covariance: arguments of ``update_task``."""
+        matrices = [unfold(G.blocks, axis.index) for axis in self.live]
+        if not self.whitened:
+            return [{"A": A, "norm": G.norm} for A in matrices]
+        whitenings = yield from gather(whitening_task(sketch) for sketch in reversed(sketches))
+        products = [product(A.mT, sketch.basis) for A, sketch in zip(matrices, sketches, strict=True)]
+        streams: list[dict[str, Any]] = []
+        for axis, A, W, own, other in zip(
+            self.live, matrices, whitenings, products, reversed(products), strict=True
+        ):
+            if axis.exact or group["solver"] == "exact":
+                formed = W.form(A)
+                streams.append({"A": formed if axis.exact else formed.to(A), "norm": frobenius(formed)})
+            else:
+                whitened = Whitened(W, by_rows(own), W.outside * G.norm)
+                streams.append({"A": A, "norm": W.norm(G.norm, other), "whitened": whitened})
+        return streams
+
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         exact = next((axis for axis in self.live if axis.exact), None)
-        return None if exact is None else exact.stored(state).eigenvalues.sum(-1)
+        return None if exact is None or self.whitened else exact.stored(state).eigenvalues.sum(-1)
 
     def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
         """Store a sketch. If its basis is rounded, the error is added to its certified error."""
@@ -149,6 +174,11 @@ class Sketches:
         torch._foreach_add_(
             stack.own("turn"), list(good.float().unbind()) if good is not None and known else 1.0
         )
+
+
+def decay(group: Mapping[str, Any]) -> float:
+    """β₂ of the sketches."""
+    return group["betas"][1] if group.get("sketch_beta2") is None else group["sketch_beta2"]
 
 
 def _names(axes: int) -> tuple[str, ...]:
