@@ -59,6 +59,15 @@ def whitening(C: Tensor, damping: float = 1e-3) -> Tensor:
     return pseudo_power(C / mean + damping * eye, -1 / 2) if mean > 0 else eye
 
 
+def polar(D: Tensor, steps: int) -> Tensor:
+    """Newton-Schulz steps X ← a X + b X Xᵀ X + c (X Xᵀ)² X, as in Muon, with the length of D at the end."""
+    X = D / (D @ D.T).norm() ** 0.5
+    for _ in range(steps):
+        P = X @ X.T
+        X = 3.4445 * X - 4.7750 * P @ X + 2.0315 * P @ P @ X
+    return X * D.norm() / X.norm()
+
+
 @dataclass(frozen=True)
 class SAdagrad:
     """S-AdaGrad (Alg. 2): a point, and the sketch of its gradients."""
@@ -196,6 +205,7 @@ class Soap:
         row_norm: float | None = None,
         whiten: bool = False,
         sketch_beta2: float | None = None,
+        polar_steps: int = 0,
     ) -> "Soap":
         """One step. Without ``refresh`` the factors and bases stay the same.
 
@@ -220,6 +230,7 @@ class Soap:
             ahead = beta1 * ahead + (1 - beta1) * G
         filled = 1 - beta2**t
         step = U_L @ (U_L.T @ ahead @ U_R / _damped((V / filled) ** 0.5, eps)) @ U_R.T
+        step = polar(step, polar_steps) if polar_steps else step
         direction = self.direction
         if row_norm is not None:
             direction = row_norm * direction + (1 - row_norm) * (step**2).mean(1)

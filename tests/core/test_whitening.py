@@ -1,4 +1,4 @@
-"""Whitened streams: the fast form equals the dense one, and the certificate holds for what the sketch sees."""
+"""Whitened streams: the fast form equals the dense one, and certificates hold for what a sketch sees."""
 
 import pytest
 import torch
@@ -31,7 +31,9 @@ def sketched(dim: int, rank: int, seed: int = 0, updates: int = 3, dtype: torch.
 def dense(sketch: Sketch) -> Tensor:
     """B Bᵀ + ρ I."""
     eye = torch.eye(sketch.dim, dtype=F64)
-    return ((sketch.basis * sketch.eigenvalues.unsqueeze(-2)) @ sketch.basis.mT + sketch.escaped_mass * eye)[0]
+    return ((sketch.basis * sketch.eigenvalues.unsqueeze(-2)) @ sketch.basis.mT + sketch.escaped_mass * eye)[
+        0
+    ]
 
 
 @pytest.mark.parametrize(("dim", "rank", "updates"), [(9, 4, 3), (6, 6, 3), (9, 4, 0), (5, 5, 0), (12, 2, 1)])
@@ -45,7 +47,9 @@ def test_products_and_norms_are_those_of_the_dense_root(dim, rank, updates):
     assert_close(W.apply(X), once, scale=1, tolerance=1e-12)
     assert_close(W.form(G)[0], G[0] @ expected, scale=1, tolerance=1e-12)
     norm = torch.linalg.matrix_norm(G)
-    assert_close(W.norm(norm, G @ sketch.basis), torch.linalg.matrix_norm(W.form(G)), scale=1, tolerance=1e-12)
+    assert_close(
+        W.norm(norm, G @ sketch.basis), torch.linalg.matrix_norm(W.form(G)), scale=1, tolerance=1e-12
+    )
     assert float(W.outside) >= float(torch.linalg.matrix_norm(expected, 2)) * (1 - 1e-12)
 
 
@@ -92,19 +96,25 @@ def test_the_certificate_holds_for_the_whitened_stream(seed, beta2, dtype, steep
         W_R, W_L = whitening(right), whitening(left)
         A = W_R.form(G)[0]
         C = beta2 * C + A @ A.T
-        left, right = whitened_update(left, G, W_R, beta2), whitened_update(right, G.mT.contiguous(), W_L, beta2)
+        left, right = (
+            whitened_update(left, G, W_R, beta2),
+            whitened_update(right, G.mT.contiguous(), W_L, beta2),
+        )
         U = left.basis[0].double()
         error = torch.linalg.matrix_norm(C - (U * left.eigenvalues[0]) @ U.T, 2)
         assert float(error) <= float(left.error_bound) * (1 + 1e-9)
 
 
 def test_rounding_noise_of_a_low_rank_stream_does_not_count_as_directions():
-    """The weight of the live direction is small and that of all others is large: noise grows by their ratio."""
+    """The live direction has a small weight, all others a large one: noise grows by their ratio."""
     m, n, rank = 96, 128, 8
     left, right = (core.empty(d, rank, batch=(1,), dtype=torch.float32) for d in (m, n))
     G = stack(m, 1, 1, torch.float32) @ stack(n, 1, 2, torch.float32).mT
     for _ in range(5):
         W_R, W_L = whitening(right), whitening(left)
-        left, right = whitened_update(left, G, W_R, 0.95), whitened_update(right, G.mT.contiguous(), W_L, 0.95)
+        left, right = (
+            whitened_update(left, G, W_R, 0.95),
+            whitened_update(right, G.mT.contiguous(), W_L, 0.95),
+        )
     assert int((left.eigenvalues > 0).sum()) == 1
     assert int((right.eigenvalues > 0).sum()) == 1

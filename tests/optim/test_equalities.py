@@ -158,6 +158,26 @@ def test_at_full_rank_whitened_soap_is_soap_with_whitened_factors(shape, sketch_
     assert (expected - play(reference.Soap.start(X), G, **{**options, "whiten": False})).abs().max() > 1e-3
 
 
+def test_at_full_rank_with_a_polar_step_sketchy_soap_is_soap_with_one():
+    X, G = start((7, 5)), gradients((7, 5))
+    options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "graft": "own", "row_norm": 0.95}
+    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft_scale=1.0, polar=3, **options)
+    expected = play(reference.Soap.start(X), G, polar_steps=3, **options)
+    assert_close(found, expected, scale=1, tolerance=SOAP)
+
+
+def test_adams_path_has_its_own_rate_and_betas():
+    """It moves as if its weights were in a group of their own; the rate follows a schedule."""
+    shapes = [(6, 4), (5,), (3,)]
+    X, G = [start(shape) for shape in shapes], [gradients(shape) for shape in shapes]
+    options = {"lr": LR, "betas": (0.9, 0.95), "adam_lr_scale": 0.5, "adam_betas": (0.0, 0.8)}
+    found = train(SketchySOAP, X, G, rank=3, **options)
+    matrix = train(SketchySOAP, X[:1], G[:1], rank=3, lr=LR, betas=(0.9, 0.95))
+    vectors = train(SketchySOAP, X[1:], G[1:], rank=3, lr=LR / 2, betas=(0.0, 0.8))
+    for together, apart in zip(found, [*matrix, *vectors], strict=True):
+        assert_close(together, apart, scale=1, tolerance=EXACT)
+
+
 @pytest.mark.parametrize("exponent", [None, 0.5])
 @pytest.mark.parametrize(("shape", "rank"), [((8, 6), 3), ((5, 9), 6), ((6, 6), 9)])
 def test_whitened_sketchy_shampoo_equals_its_dense_twin(shape, rank, exponent):

@@ -222,9 +222,7 @@ def _cut_whitened(
     return _cut(sigma, *others, beta2=beta2, top=torch.maximum(sigma[..., 0].double(), noise))
 
 
-def _exact_step(
-    U: Tensor, weights: Tensor, A: Tensor, whitened: None
-) -> Task[tuple[Tensor, Tensor]]:
+def _exact_step(U: Tensor, weights: Tensor, A: Tensor, whitened: None) -> Task[tuple[Tensor, Tensor]]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     yield from ()
     return left_singular(torch.cat([U * weights.sqrt().unsqueeze(-2), A], dim=-1), U.shape[-1])

@@ -81,9 +81,7 @@ def whitening(sketch: Sketch) -> Whitening:
 
 def whitening_task(sketch: Sketch) -> Task[Whitening]:
     """`whitening` as a task."""
-    inside, outside = yield Request(
-        _weights, (sketch.eigenvalues, sketch.escaped_mass), (float(sketch.dim),)
-    )
+    inside, outside = yield Request(_weights, (sketch.eigenvalues, sketch.escaped_mass), (float(sketch.dim),))
     return Whitening(sketch.basis, inside, outside)
 
 

@@ -101,6 +101,10 @@ def _betas(name: str, value: Any) -> tuple[float, float]:
     return beta1, beta2
 
 
+def _adam_betas(name: str, value: Any) -> tuple[float, float] | None:
+    return None if value is None else _betas(name, value)
+
+
 @dataclass(frozen=True)
 class Option:
     """One option. To add an option, add a field ``Annotated[type, Option(...)]`` to `Options`."""
@@ -145,8 +149,8 @@ class Options(TypedDict, total=False):
         Option(
             False,
             _flag,
-            "whiten the gradient along one axis by the sketch of the other axis, before it is added to a sketch;"
-            " for weights with two preconditioned axes",
+            "a sketch gets the gradient whitened by the sketch of the other axis; for weights with two"
+            " preconditioned axes",
             shapes_plan=True,
         ),
     ]
@@ -204,6 +208,15 @@ class Options(TypedDict, total=False):
             "divide the rows of a direction by their running root mean square with this decay, such as 0.95,"
             " and keep its length; None: don't",
             shapes_plan=True,
+        ),
+    ]
+    polar: Annotated[
+        int,
+        Option(
+            0,
+            _count(0),
+            "Newton-Schulz steps, such as 3, that make the singular values of a direction nearly equal, as in"
+            " Muon, and keep its length; cheap on a GPU, expensive on a CPU; 0: none",
         ),
     ]
     solver: Annotated[
@@ -277,6 +290,18 @@ class Options(TypedDict, total=False):
             shapes_plan=True,
         ),
     ]
+    adam_lr_scale: Annotated[
+        float,
+        Option(
+            1.0,
+            _NOT_NEGATIVE,
+            "Adam's path (vectors, embeddings, heads) uses this multiple of lr, also with a schedule",
+        ),
+    ]
+    adam_betas: Annotated[
+        tuple[float, float] | None,
+        Option(None, _adam_betas, "betas of Adam's path; None: those of the other weights"),
+    ]
     precondition_1d: Annotated[bool, Option(False, _flag, "sketch vectors too, as S-AdaGrad does")]
     maximize: Annotated[bool, Option(False, _flag, "maximize the objective instead of minimizing it")]
     path: Annotated[
@@ -300,6 +325,14 @@ def table() -> str:
     """The options as a Markdown table, for the docs."""
     rows = (f"| `{name}` | `{o.default!r}` | {o.meaning} |" for name, o in OPTIONS.items())
     return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
+
+
+def on_path(options: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The options of the weights on one path: Adam's path may have a learning rate and betas of its own."""
+    scale, betas = options.get("adam_lr_scale", 1.0), options.get("adam_betas")
+    if path != "adam" or (scale == 1.0 and betas is None):
+        return options
+    return {**options, "lr": options["lr"] * scale, "betas": betas or options["betas"]}
 
 
 def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:

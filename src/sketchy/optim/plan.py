@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sketchy.core.axes import Layout, layout
 from sketchy.core.tuned import sizes
-from sketchy.optim.options import OPTIONS
+from sketchy.optim.options import OPTIONS, on_path
 from sketchy.optim.parts.contracts import Graft, KnowsEnergy, Part, Preconditioner, WeightSpec
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
@@ -87,7 +87,8 @@ class Plan:
         """
         if self.statistics.whitened:
             return None
-        moments = (self.graft, self.preconditioner) if decay(options) == options["betas"][1] else ()
+        same = decay(options) == options["betas"][1]
+        moments: tuple[Part, ...] = (self.graft, self.preconditioner) if same else ()
         for part in (*moments, self.statistics):  # the cheapest first
             if isinstance(part, KnowsEnergy) and part.slots.keys() <= state.keys():
                 energy = part.gradient_energy(state, options)
@@ -106,7 +107,8 @@ def plan(
         for key, option in OPTIONS.items()
         if option.shapes_plan and key in options
     )
-    return _plan(shape, dtype, path, design, (*shaping, ("momentum", options["betas"][0] > 0)))
+    beta1 = on_path(options, path)["betas"][0]
+    return _plan(shape, dtype, path, design, (*shaping, ("momentum", beta1 > 0)))
 
 
 def _named(option: Any) -> Any:
@@ -168,8 +170,11 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         + 2 * (len(plan.axes) > 2)
         + 2 * (options["start_step"] > 1)
         + 12 * (options.get("solver") == "exact")
+        + bool(options.get("polar"))
     )
     size, bases = _sizes(plan, count)
+    if options.get("polar"):  # four matrices as long and as wide as the shortest axis
+        bases += count * plan.layout.count * plan.work.itemsize * min(plan.layout.block) ** 2
     return stacks * size + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from sketchy.core.tuned import sizes
+from sketchy.optim.options import on_path
 from sketchy.optim.plan import Plan, held, scratch, stack_limit
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.slots import State, fits
@@ -46,7 +47,7 @@ def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf
         plan, group = plans[key], groups[g]
         most = stack_limit(plan, device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
-            result.append(Stack(some, [state[p] for p in some], plan, group, due))
+            result.append(Stack(some, [state[p] for p in some], plan, on_path(group, plan.path), due))
     return result
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sketchy.optim.plan import Plan
 
 Group = dict[str, Any]  # one of param_groups
+Settings = Mapping[str, Any]  # the options of a group, as its weights on one path use them
 
 # A gradient with a larger norm counts as bad: sums of such gradients, or their squares in float64, would be
 # Inf.
@@ -44,7 +45,7 @@ class Stack:
     """K weights of one group and one plan, cut into S blocks."""
 
     def __init__(
-        self, params: Sequence[Tensor], states: Sequence[State], plan: "Plan", group: Group, due: bool
+        self, params: Sequence[Tensor], states: Sequence[State], plan: "Plan", group: Settings, due: bool
     ) -> None:
         self.params, self.states, self.plan, self.group = params, states, plan, group
         self.due = due  # whether this gradient updates the sketches (update_every)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import like
+from sketchy.core.polar import polar_
 from sketchy.core.tasks import Numbers, Request, Task, read, within
 from sketchy.optim.stack import Stack
 
@@ -44,6 +45,8 @@ def _direction_(
         if within(steps, -math.inf, first - 0.5):
             return early, torch.ones_like(ahead)
     direction, scale = plan.preconditioner.apply_(stack, x, ahead, learned)
+    if stack.group.get("polar"):
+        direction, scale = polar_(direction, scale, stack.group["polar"])
     if plan.row_norms is not None:
         direction, scale = plan.row_norms.apply_(stack, direction, scale)
     scale = plan.graft.rescale(stack, direction, scale, length)
