@@ -152,8 +152,8 @@ def table(found: Sequence[quality.Tuned], title: str) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    names, lines = quality.table(found)
-    for name in names:
+    columns, lines = quality.table(found)
+    for name in columns:
         first = name == "optimizer"
         shown.add_column(name, justify="left" if first else "right", no_wrap=first)
     for line in lines:
@@ -200,7 +200,7 @@ def picture(directory: Path) -> bytes:
     for name in tasks.TASKS:
         if results := quality.load(directory / f"quality-{name}.jsonl"):
             found = {each.variant: each for each in quality.tuned(results)}
-            panels[name] = {str(v): (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            panels[name] = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
     return rate_sweeps(panels)
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = options.quicker()
     if options.task is not None:
         only_legal_instructions()
-        compare(options, Console(width=190))
+        compare(options, Console(width=230))
     if options.plot is not None:
         content = picture(RESULTS)
         with user_mistakes("benchmarks.quality"):

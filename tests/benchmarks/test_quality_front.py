@@ -245,9 +245,9 @@ def test_the_front_is_drawn_from_the_file_and_its_table_has_everyone(
     assert out.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     for words in (
-        "| adamw | 0.010 ± 0.010 |",
-        "| sketchy_shampoo, rank 4 |",
-        "adafactor (RuntimeError: no such kernel)",
+        "| AdamW | 0.010 ± 0.010 |",
+        "| SketchyShampoo, rank 4 |",
+        "Adafactor (RuntimeError: no such kernel)",
     ):
         assert words in printed
     lines = [line for line in printed.splitlines() if line.startswith("|")]
