@@ -26,7 +26,7 @@ from benchmarks.common.provenance import commit
 from benchmarks.common.results import QUICK, RESULTS
 from benchmarks.quality.plan import Tuning
 from benchmarks.quality.rate_plot import Curves, rate_sweeps
-from benchmarks.quality.runs import Budget, Work, save, task_of_this_process
+from benchmarks.quality.runs import LIMIT, LIMITS, Budget, Work, save, task_of_this_process
 from benchmarks.quality.variants import RANKS, everyone, variants
 from sketchy.experiments import quality, tasks
 from sketchy.experiments.data import data_directory
@@ -47,7 +47,8 @@ class Options:
     """Train with every optimizer on a task, tune the learning rates alike, and compare the losses."""
 
     task: tyro.conf.Positional[str | None] = None
-    """charlm, warpeace, autoencoder, cifar10, tox21 or digits; without a task, --plot draws the picture."""
+    """charlm, warpeace, autoencoder, cifar10, tox21, digits, charlm_long, gpt256 or gpt10m; without a task,
+    --plot draws the picture."""
     quick: bool = False
     """A few steps, one learning rate and one seed, as a test; results go to runs/quick."""
     rates: int = 6
@@ -66,8 +67,9 @@ class Options:
     """Tune the sketched optimizers at this rank only, and run other ranks at its best rate."""
     steps: int | None = None
     """Steps of a run; each task has its own default."""
-    limit: float = 600.0
-    """Seconds; a run that would take longer is stopped after its first steps and reported as failed."""
+    limit: float | None = None
+    """Seconds; a run that would take longer is stopped after its first steps and reported as failed. 600 by
+    default, and more on the tasks that take longer."""
     again: bool = False
     """Delete the results of the chosen optimizers and run them again."""
     out: Path | None = None
@@ -84,6 +86,11 @@ class Options:
     @property
     def budget(self) -> Budget:
         return Budget(self.rates, self.more_rates, self.finalists, self.seeds, self.tuned_rank)
+
+    @property
+    def seconds(self) -> float:
+        """The longest time of a run."""
+        return LIMITS.get(self.task or "", LIMIT) if self.limit is None else self.limit
 
     def quicker(self) -> "Options":
         quick_ranks = QUICK_RANKS if self.ranks == RANKS else self.ranks
@@ -132,7 +139,7 @@ class Comparison:
             steps[name] = step
             progress.update(bar, completed=sum(steps.values()))
 
-        work = Work(self.task, self.path, runs, self.options.limit, commit())
+        work = Work(self.task, self.path, runs, self.options.seconds, commit())
         return spread(work, list(runs), self.options.processes, report, stopped)
 
 
@@ -145,8 +152,8 @@ def table(found: Sequence[quality.Tuned], title: str) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    names, lines = quality.table(found)
-    for name in names:
+    columns, lines = quality.table(found)
+    for name in columns:
         first = name == "optimizer"
         shown.add_column(name, justify="left" if first else "right", no_wrap=first)
     for line in lines:
@@ -159,7 +166,7 @@ def compare(options: Options, console: Console) -> None:
     with user_mistakes("benchmarks.quality"):
         at_least(1, processes=options.processes, steps=() if options.steps is None else [options.steps])
         at_least(2, ranks=options.ranks)
-        positive(limit=options.limit)
+        positive(limit=options.seconds)
         if options.data_dir is not None:
             os.environ["SKETCHY_DATA"] = str(data_directory(options.data_dir))  # for other processes, too
         if options.download:
@@ -193,7 +200,7 @@ def picture(directory: Path) -> bytes:
     for name in tasks.TASKS:
         if results := quality.load(directory / f"quality-{name}.jsonl"):
             found = {each.variant: each for each in quality.tuned(results)}
-            panels[name] = {str(v): (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            panels[name] = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
     return rate_sweeps(panels)
@@ -208,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = options.quicker()
     if options.task is not None:
         only_legal_instructions()
-        compare(options, Console(width=190))
+        compare(options, Console(width=230))
     if options.plot is not None:
         content = picture(RESULTS)
         with user_mistakes("benchmarks.quality"):

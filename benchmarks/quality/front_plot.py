@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from matplotlib.transforms import Bbox
 
+from sketchy.experiments.names import shown
 from sketchy.experiments.plot import COLOURS
 
 PEER = "#333333"
@@ -97,7 +98,7 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
     names = []
     for optimizer, colour in colours.items():
         mine = sorted((p for p in points if p.optimizer == optimizer), key=lambda p: p.rank or 0)
-        line = {"color": colour, "lw": 1.2, "label": f"{optimizer}, by rank", "zorder": 3}
+        line = {"color": colour, "lw": 1.2, "label": f"{shown(optimizer)}, by rank", "zorder": 3}
         axes.plot([p.cost for p in mine], [min(p.loss, top) for p in mine], "-", **line)
     for point in points:
         colour, off = colours.get(point.optimizer, PEER), point.loss > top
@@ -105,7 +106,7 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
         spread = None if off or not point.spread else point.spread
         style = {"color": colour, "ms": 5, "capsize": 2, "lw": 1, "zorder": 4}
         axes.errorbar([point.cost], [min(point.loss, top)], yerr=spread, fmt=marker, **style)
-        name = str(point.rank) if point.ours else point.optimizer
+        name = str(point.rank) if point.ours else shown(point.optimizer)
         text = f"{name}: {point.loss:.3g}" if off else name
         names.append(Name(text, (point.cost, min(point.loss, top)), spread or 0.0, colour))
     for reference in (p for p in points if p.optimizer == REFERENCE and p.loss <= top):

@@ -131,7 +131,7 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
             if over and between is not None:
                 over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied]
             tried = f"{shown(found, best)} at {best:g}"
-            lines.append([task, str(variant), ", ".join(at), tried, ", ".join(over), str(len(found[best]))])
+            lines.append([task, variant.name, ", ".join(at), tried, ", ".join(over), str(len(found[best]))])
     return lines
 
 

@@ -16,6 +16,8 @@ from sketchy.experiments.quality import Results, Run, line
 from sketchy.experiments.resume import append, rows, write
 from sketchy.experiments.training import Look, Record, Training
 
+LIMIT = 600.0  # seconds of a run
+LIMITS = {"charlm_long": 3600.0, "gpt256": 3600.0, "gpt10m": 14400.0}  # of tasks whose runs are longer
 FIRST_STEPS = 5  # after these the time of the whole run is predicted
 
 

@@ -7,7 +7,7 @@ recommend, see ``benchmarks.registry.optimizers``.
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from torch import nn
+from torch import nn, optim
 from torch.optim import Optimizer
 
 import sketchy
@@ -27,6 +27,7 @@ ENTRIES: dict[str, Entry] = {
         package("pytorch_optimizer", "ScalableShampoo", preconditioning_compute_steps=10),
         "blocks of 512, refreshed every 10th step",
     ),
+    "adamw_95": Entry(plain(optim.AdamW, foreach=True, betas=(0.9, 0.95)), "foreach, betas (0.9, 0.95)"),
     "soap": Entry(plain(SOAP), "dense, our own, bases fresh every step"),
     "shampoo": Entry(ours(sketchy.Shampoo), "dense, our own, roots fresh every step"),
 }
@@ -49,7 +50,7 @@ LOW_RANK = {
 RANKS = (4, 8, 16, 32, 64, 128)  # of the sketched optimizers
 CENTRE = 4e-3  # of the grid of learning rates
 CENTRES = {  # for optimizers whose best rate was far from it in short runs on two tasks
-    **dict.fromkeys(("muon", "soap", "po_soap", "heavyball_soap", "soap_reference"), 8e-3),
+    **dict.fromkeys(("muon", "muon_8bit", "soap", "po_soap", "heavyball_soap", "soap_reference"), 8e-3),
     **dict.fromkeys(("po_galore", "galore_torch", "heavyball_psgd_kron"), 8e-3),
     **dict.fromkeys(("po_kron", "po_alice", "po_scalable_shampoo"), 1.6e-2),
     "adafactor": 6.4e-2,  # relative to the size of a weight

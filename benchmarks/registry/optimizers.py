@@ -18,6 +18,7 @@ from torch import nn, optim
 from torch.optim import Optimizer
 
 import sketchy
+from benchmarks.registry.muon_8bit import Muon8bit
 from sketchy.optim.routing import looks_like_embedding_or_head
 
 Named = list[tuple[str, nn.Parameter]]
@@ -95,9 +96,14 @@ def vocabulary_aside(make: Make) -> Make:
     return made
 
 
-def muon(named: Named, lr: float, rank: int | None) -> Optimizer:
-    matrices, rest = hidden(named)
-    return Several(optim.Muon(matrices, lr=lr), *([optim.AdamW(rest, lr=lr)] if rest else []))
+def muon(kind: Callable[..., Optimizer]) -> Make:
+    """Muon for the hidden matrices, AdamW for the rest."""
+
+    def make(named: Named, lr: float, rank: int | None) -> Optimizer:
+        matrices, rest = hidden(named)
+        return Several(kind(matrices, lr=lr), *([optim.AdamW(rest, lr=lr)] if rest else []))
+
+    return make
 
 
 def low_rank(load: Callable[[], Callable[..., Optimizer]], kind_of_projection: str) -> Make:
@@ -205,7 +211,10 @@ OPTIMIZERS: dict[str, Entry] = {
     "adamw": Entry(plain(optim.AdamW, foreach=True), "foreach"),
     "adamw_fused": Entry(plain(optim.AdamW, fused=True), "fused"),
     "adafactor": Entry(plain(optim.Adafactor), "torch's"),
-    "muon": Entry(muon, "torch's, bfloat16 inside; AdamW for all but hidden matrices"),
+    "muon": Entry(muon(optim.Muon), "torch's, bfloat16 inside; AdamW for all but hidden matrices"),
+    "muon_8bit": Entry(
+        muon(Muon8bit), "our own, torch's with 8-bit momentum; float32 AdamW for all but hidden matrices"
+    ),
     "po_soap": Entry(package("pytorch_optimizer", "SOAP"), "refreshed every 10th step", period=10),
     "po_shampoo": Entry(
         vocabulary_aside(package("pytorch_optimizer", "Shampoo")),

@@ -30,6 +30,7 @@ from benchmarks.registry.problems import Gradients, Problem, matrix, transformer
 from benchmarks.speed.step_table import about
 from benchmarks.speed.step_time import Options as StepOptions
 from benchmarks.speed.step_time import TimedStep, timed_step
+from sketchy.experiments import names
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
@@ -99,7 +100,7 @@ def fits(rows: Sequence[ResultRow]) -> Iterator[list[str]]:
         for name in dict.fromkeys(row["optimizer"] for row in rows if row["variable"] == variable):
             own = [row for row in rows if (row["variable"], row["optimizer"]) == (variable, name)]
             if failed := [row["error"] for row in own if row["error"] is not None]:
-                yield [variable, name, failed[0], "", "", "", "", "", ""]
+                yield [variable, names.shown(name), failed[0], "", "", "", "", "", ""]
                 continue
             sizes = [row["size"] for row in own]
             times = [statistics.median(s["cpu"] for s in row["samples"]) for row in own]
@@ -107,7 +108,7 @@ def fits(rows: Sequence[ResultRow]) -> Iterator[list[str]]:
             operations = [row["profile"]["operations"] for row in own if row["profile"]]
             yield [
                 variable,
-                name,
+                names.shown(name),
                 ", ".join(map(str, sizes)),
                 ", ".join(f"{t:.1f}" for t in times),
                 f"{exponent(sizes, times):.2f}",

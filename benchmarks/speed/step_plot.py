@@ -24,7 +24,8 @@ def picture(rows: Sequence[ResultRow], problem: str) -> bytes:
     times = {label(row): statistics.median(s["cpu"] for s in row["samples"]) for row in chosen}
     states = {label(row): row["state_bytes"] / 1e6 for row in chosen}
     order = sorted(times, key=times.__getitem__, reverse=True)
-    colours = [COLOURS[0] if name.startswith("sketchy") else PEER for name in order]
+    ours = {label(row) for row in chosen if row["optimizer"].startswith("sketchy_")}
+    colours = [COLOURS[0] if name in ours else PEER for name in order]
     figure = Figure(figsize=(10, 0.8 + 0.27 * len(order)), dpi=130, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, title, values in zip(panels, ("CPU ms a step", "state, MB"), (times, states), strict=True):

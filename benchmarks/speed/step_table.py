@@ -10,6 +10,7 @@ from rich.table import Table
 
 from benchmarks.common.markdown import table
 from benchmarks.registry.problems import PROBLEMS
+from sketchy.experiments import names
 from sketchy.experiments.summary import ResultRow, quartiles
 
 PASS = "forward and backward"
@@ -89,7 +90,7 @@ def steps(row: ResultRow) -> bool:
 
 
 def label(row: ResultRow) -> str:
-    return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
+    return names.shown(row["optimizer"], row["rank"])
 
 
 def cells(results: Results, row: ResultRow) -> dict[str, str]:
@@ -223,8 +224,10 @@ def checks(rows: Sequence[ResultRow]) -> list[Verdict]:
             counts = deep.counted(what, name, 64), flat.counted(what, name, 64)
             quotient = Ratio(*3 * (counts[0] / counts[1],)) if counts[0] and counts[1] else None
             called = what if what == "operations" else "the same with the parts of each"
-            found.append((f"{called}, {name}, rank 64: 12 layers / 2 layers", most, quotient))
+            found.append((f"{called}, {names.shown(name)}, rank 64: 12 layers / 2 layers", most, quotient))
         for problem in ("block", "layer512"):
             slowdown = by_problem.get(problem, nothing).slowdown(name, 64)
-            found.append((f"{problem}: training step at 4096 tokens, {name} / AdamW", 1.12, slowdown))
+            found.append(
+                (f"{problem}: training step at 4096 tokens, {names.shown(name)} / AdamW", 1.12, slowdown)
+            )
     return [Verdict(what, most, measured) for what, most, measured in found if measured is not None]

@@ -99,6 +99,12 @@ def test_a_run_that_would_take_too_long_is_given_up_after_its_first_steps(
     assert table(tmp_path / "q.jsonl")["muon"].error == "TimeoutError: would take 8000000 s, more than 600"
 
 
+def test_longer_tasks_have_more_time_unless_told() -> None:
+    assert quality.Options("charlm").seconds == 600 < quality.Options("gpt256").seconds
+    assert quality.Options("gpt256", limit=5.0).seconds == 5
+    assert set(quality_runs.LIMITS) <= set(tasks.TASKS)
+
+
 def test_other_ranks_run_at_the_rate_of_the_tuned_one_only(ran: list[Any], tmp_path: Path) -> None:
     run(tmp_path / "q.jsonl", "--optimizers", "adamw", "sketchy_soap", "--tuned-rank", "8")
     tried = {rank: {rate for c, rate, _ in ran if c == Variant("sketchy_soap", rank)} for rank in (4, 8, 32)}
@@ -239,9 +245,9 @@ def test_the_front_is_drawn_from_the_file_and_its_table_has_everyone(
     assert out.read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     for words in (
-        "| adamw | 0.010 ± 0.010 |",
-        "| sketchy_shampoo, rank 4 |",
-        "adafactor (RuntimeError: no such kernel)",
+        "| AdamW | 0.010 ± 0.010 |",
+        "| SketchyShampoo, rank 4 |",
+        "Adafactor (RuntimeError: no such kernel)",
     ):
         assert words in printed
     lines = [line for line in printed.splitlines() if line.startswith("|")]

@@ -93,10 +93,10 @@ def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixt
     save(tmp_path / "quality-charlm.jsonl", runs)
     rate_transfer.main(["--results", str(tmp_path)])
     _, _, adamw, ours = capsys.readouterr().out.splitlines()
-    assert adamw == "| charlm | adamw | 1.000 ± 0.000 | 1.000 ± 0.000 at 0.002 |  | 2 |"
+    assert adamw == "| charlm | AdamW | 1.000 ± 0.000 | 1.000 ± 0.000 at 0.002 |  | 2 |"
     assert (
         ours
-        == "| charlm | sketchy_soap, rank 64 | 2.000 ± 0.000 | 1.000 ± 0.000 at 0.004 | 2.00 (×/÷ 1.00) | 2 |"
+        == "| charlm | SketchySOAP, rank 64 | 2.000 ± 0.000 | 1.000 ± 0.000 at 0.004 | 2.00 (×/÷ 1.00) | 2 |"
     )
 
 

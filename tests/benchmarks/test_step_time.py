@@ -195,7 +195,7 @@ def test_markdown_has_a_line_for_every_row(rows: list[dict]) -> None:
     assert len(table) == 2 + len(rows)
     assert len({line.count("|") for line in table}) == 1
     assert table[2].startswith(
-        "| sketchy_shampoo, rank 64 | 45.0 (37.5 to 52.5) | 3.00 | 10.0 % |  |  |  | 1.50 | 45.0 |"
+        "| SketchyShampoo, rank 64 | 45.0 (37.5 to 52.5) | 3.00 | 10.0 % |  |  |  | 1.50 | 45.0 |"
     )
 
 
@@ -204,10 +204,12 @@ def test_tables_name_failures_below_and_the_short_one_has_optimizers_only(rows: 
     slow = {**rows[2], "optimizer": "po_shampoo", "error": "TimeoutError: too slow"}
     table, failed, _ = step_table.users_markdown([*rows, absent, slow], "block").split("\n\n")
     assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
-        "| sketchy_shampoo, rank 64",
-        "| adamw",
+        "| SketchyShampoo, rank 64",
+        "| AdamW",
     ]
-    assert failed == "Not installed: dion2. Without a result: po_shampoo (TimeoutError: too slow)."
+    assert failed == (
+        "Not installed: Dion2. Without a result: Shampoo (pytorch_optimizer) (TimeoutError: too slow)."
+    )
 
 
 def test_checks_say_yes_and_no(rows: list[dict]) -> None:

@@ -56,21 +56,21 @@ def test_numbers_are_those_of_the_rows(runs: Path) -> None:
     demo = json.loads((runs / "demo" / "rows.jsonl").read_text().splitlines()[0])
     assert table(page, "Demo")["AdamW"]["loss"].startswith(f"{demo['loss']:.3f} ± ")
     assert table(page, "Memory")["SketchySOAP, rank 4"]["total"] == "8.79 KiB"
-    assert table(page, "Scaling")["adamw in m"]["exponent"] == f"{math.log(9 / 3, 4):.2f}"  # 3, 5, 9 ms
+    assert table(page, "Scaling")["AdamW in m"]["exponent"] == f"{math.log(9 / 3, 4):.2f}"  # 3, 5, 9 ms
     steps = table(page, "Step time")
-    assert steps["adamw"]["CPU ms a step"] == "3" and steps["adamw"]["times AdamW"] == "1.00"
-    assert steps["sketchy_soap"]["times AdamW"] == f"{10 / 3:.2f}"  # round by round: 9/2, 10/3, 11/4
-    assert steps["sketchy_soap floor"]["times AdamW"] == ""  # no optimizer
-    assert "muon" not in steps
+    assert steps["AdamW"]["CPU ms a step"] == "3" and steps["AdamW"]["times AdamW"] == "1.00"
+    assert steps["SketchySOAP"]["times AdamW"] == f"{10 / 3:.2f}"  # round by round: 9/2, 10/3, 11/4
+    assert steps["SketchySOAP floor"]["times AdamW"] == ""  # no optimizer
+    assert "Muon" not in steps
     caption = next(section.blocks[0].caption for section in page.sections if section.title == "Step time")
-    assert caption.endswith("Without a result: muon (RuntimeError: no).")
+    assert caption.endswith("Without a result: Muon (RuntimeError: no).")
 
 
 def test_an_optimizer_that_failed_is_in_the_caption_with_the_reason(runs: Path) -> None:
     page = collect([runs / "results"])
-    assert "soap" not in table(page, "Training quality")
+    assert "SOAP, dense (ours)" not in table(page, "Training quality")
     caption = next(s.blocks[0].caption for s in page.sections if s.title.startswith("Training quality"))
-    assert caption.endswith("Without a result: soap (TimeoutError: too slow).")
+    assert caption.endswith("Without a result: SOAP, dense (ours) (TimeoutError: too slow).")
 
 
 @pytest.mark.parametrize("task", ["charlm", "autoencoder", "cifar10", "tox21", "warpeace"])

@@ -13,10 +13,22 @@ from benchmarks.quality import compare as quality
 from benchmarks.quality import runs as quality_runs
 from benchmarks.quality.plan import Tuning
 from benchmarks.quality.runs import Budget, save
-from benchmarks.quality.variants import RATIO, rates, variants
+from benchmarks.quality.variants import ENTRIES, RATIO, rates, variants
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sketchy.experiments import tasks
-from sketchy.experiments.quality import ADAMW, Results, Run, Variant, best_rate, load, tuned
+from sketchy.experiments import names, tasks
+from sketchy.experiments.quality import (
+    ADAMW,
+    Results,
+    Run,
+    Variant,
+    best_rate,
+    load,
+    steps_to_target,
+    table,
+    tuned,
+)
 from sketchy.experiments.training import Look, Record
 
 SOAP32 = Variant("sketchy_soap", 32)
@@ -129,7 +141,8 @@ def test_real_runs_end_in_a_table_that_says_what_was_measured(
     path = tmp_path / "q.jsonl"
     results = run(path, "--optimizers", "adamw", "soap", "sketchy_soap", "--ranks", "4", "--seeds", "2")
     printed = capsys.readouterr().out
-    for word in ("adamw", "soap", "sketchy_soap, rank 4", "best rate", "at AdamW's rate", "accuracy", "±"):
+    columns = ("best rate", "at AdamW's rate", "accuracy", "lowest loss", "z ≥ 3.09")
+    for word in ("AdamW", "SOAP, dense", "SketchySOAP, rank 4", *columns, "±"):
         assert word in printed
     for record in results.values():
         assert [look.step for look in record.curve] == [0, 3]
@@ -214,3 +227,61 @@ def test_the_difference_from_adamw_is_over_the_seeds_of_both() -> None:
 
     adamw, ours = tuned(runs(ADAMW, 2.0, 2.2, 2.4, 9.0) | runs(SOAP32, 1.0, 1.2, 1.4))  # a bad fourth seed
     assert adamw.minus_adamw == 0 and ours.minus_adamw == pytest.approx(-1.0)
+
+
+def curves(seeds: list[list[float]]) -> list[list[Look]]:
+    return [[Look(10 * i, loss, None) for i, loss in enumerate(losses)] for losses in seeds]
+
+
+LOSSES = st.integers(2, 5).flatmap(
+    lambda looks: st.lists(
+        st.lists(st.floats(0.0, 4.0), min_size=looks, max_size=looks), min_size=2, max_size=5
+    )
+)
+
+
+@given(LOSSES, st.floats(0.0, 4.0), st.floats(0.0, 1.0))
+def test_a_higher_target_is_never_reached_later(seeds: list[list[float]], target: float, more: float) -> None:
+    low, high = (steps_to_target(curves(seeds), goal) for goal in (target, target + more))
+    assert low is None or (high is not None and high <= low)
+
+
+@given(LOSSES, st.floats(0.0, 4.0))
+def test_where_a_target_is_surely_reached_the_mean_is_below_it_and_equal_seeds_need_no_more(
+    seeds: list[list[float]], target: float
+) -> None:
+    step = steps_to_target(curves(seeds), target)
+    means = [sum(losses) / len(losses) for losses in zip(*seeds, strict=True)]
+    below = [10 * i for i, mean in enumerate(means) if mean < target - 1e-12]
+    assert step is None or means[step // 10] < target
+    same = steps_to_target(curves([means, means]), target)
+    assert step is None or (same is not None and same <= step)
+    assert same == next(iter(below), None) or same is None or abs(means[same // 10] - target) < 1e-9
+
+
+def test_more_seeds_of_the_same_spread_reach_a_target_surely_that_fewer_do_not() -> None:
+    seeds = [[2.0, 1.5 + sign * 0.1] for sign in (-1, 1)]
+    assert steps_to_target(curves(seeds), 1.6) is None
+    assert steps_to_target(curves(seeds * 12), 1.6) == 10
+
+
+def test_one_seed_proves_nothing_without_a_known_deviation() -> None:
+    assert steps_to_target(curves([[2.0, 1.0]]), 1.5) is None
+    assert steps_to_target(curves([[2.0, 1.0]]), 1.5, sigma=0.1) == 10
+    assert steps_to_target([], 1.5, sigma=0.1) is None
+
+
+def test_a_classifier_that_overfits_shows_its_lowest_loss_too() -> None:
+    looks = [Look(0, 2.0, 0.1), Look(5, 0.5, 0.9), Look(10, 0.9, 0.95)]
+    run = {Run(ADAMW, 1e-3, 0, 10): Record("digits", 0, 10, curve=looks)}
+    header, (cells,) = table(tuned(run))
+    shown = dict(zip(header, cells, strict=True))
+    assert (shown["loss"], shown["lowest loss"], shown["accuracy"]) == ("0.900", "0.500", "0.950")
+    plain = {Run(ADAMW, 1e-3, 0, 10): Record("charlm", 0, 10, curve=[Look(10, 2.0, None)])}
+    assert "lowest loss" not in table(tuned(plain))[0]
+
+
+def test_readers_see_a_name_of_its_own_for_every_optimizer() -> None:
+    shown = [names.shown(name) for name in ENTRIES]
+    assert len(set(shown)) == len(shown)
+    assert not [name for name in ENTRIES if "_" in names.shown(name).partition("(")[0]]

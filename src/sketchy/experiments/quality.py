@@ -10,15 +10,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sketchy.experiments import resume
-from sketchy.experiments.training import Record
+from sketchy.experiments import names, resume
+from sketchy.experiments.training import Look, Record
 
 ENOUGH_SEEDS = 3
+Z = 3.09  # of the normal distribution, one-sided, p = 0.001
 FOOTNOTE = (
     "Each optimizer is shown at the learning rate with the lowest mean loss, among those that ran on three "
     "seeds or more. Minus AdamW is the mean difference over the seeds that both ran. A star marks the lowest "
-    "or highest rate that was tried. Seconds are CPU time of a whole run without validation."
+    "or highest rate that was tried. Steps at z ≥ 3.09 end at the first validation where the mean of n seeds "
+    "is below AdamW's loss by at least 3.09 standard deviations / √n. Seconds are CPU time of a whole run "
+    "without validation."
 )
+
+STEPS_SURELY = "the same, z ≥ 3.09"
 
 Losses = Mapping[float, Mapping[int, float]]  # by learning rate and seed
 
@@ -34,7 +39,13 @@ class Variant:
         return self.optimizer if self.rank is None else f"{self.optimizer}, rank {self.rank}"
 
     @property
+    def name(self) -> str:
+        """For readers."""
+        return names.shown(self.optimizer, self.rank)
+
+    @property
     def sketched(self) -> bool:
+        """Whether it is one of ours, at any options: their names begin like this."""
         return self.optimizer.startswith("sketchy_")
 
 
@@ -132,6 +143,45 @@ def best_rate(losses: Losses) -> float | None:
     return min(candidates, key=candidates.__getitem__, default=None)
 
 
+def steps_to_target(
+    curves: Sequence[Sequence[Look]], target: float, sigma: float | None = None
+) -> int | None:
+    """The first look at which the mean of n seeds is surely below the target; None if there is none.
+
+    This is the test of the NanoGPT speed runs: (target - mean) √n ≥ 3.09 σ, so p < 0.001 if σ is known. There
+    σ is known from many runs. Here it is the standard deviation of the seeds at this look, because it differs
+    between optimizers and steps. From three seeds it is a rough estimate, and the test is as strict as
+    Student's at p < 0.05; from eight, at p < 0.01. One seed has no standard deviation: without ``sigma`` the
+    answer is None. Nothing is interpolated, and the target counts as exact.
+
+    The means of these two seeds are 2.0, 1.5 and 1.4, with standard deviations of 0, 0.14 and 0.01:
+
+    >>> seeds = ((2.0, 1.6, 1.41), (2.0, 1.4, 1.39))
+    >>> curves = [[Look(10 * i, loss, None) for i, loss in enumerate(losses)] for losses in seeds]
+    >>> steps_to_target(curves, 1.9), steps_to_target(curves, 1.6), steps_to_target(curves, 1.4)
+    (10, 20, None)
+    >>> steps_to_target(curves[:1], 1.7), steps_to_target(curves[:1], 1.7, sigma=0.03)
+    (None, 10)
+    """
+    n = len(curves)
+    if n == 0 or (n == 1 and sigma is None):
+        return None
+    for looks in zip(*curves, strict=False):
+        losses = [look.loss for look in looks]
+        if all(map(math.isfinite, losses)):
+            spread = statistics.stdev(losses) if sigma is None else sigma
+            below = target - statistics.mean(losses)
+            if below > 0 and below * math.sqrt(n) >= Z * spread:
+                return looks[0].step
+    return None
+
+
+def differences(records: Iterable[Record], base: Iterable[Record]) -> list[float]:
+    """How much higher the losses are than those of ``base``, over the seeds that both ran."""
+    losses = {record.seed: record.loss for record in base}
+    return [record.loss - losses[record.seed] for record in records if record.seed in losses]
+
+
 @dataclass(frozen=True)
 class Tuned:
     """A variant at its best learning rate."""
@@ -160,15 +210,22 @@ class Tuned:
     @property
     def minus_adamw(self) -> float | None:
         """The mean difference from AdamW's loss, over the seeds that both ran."""
-        base = {record.seed: record.loss for record in self.adamw}
-        differences = [record.loss - base[record.seed] for record in self.records if record.seed in base]
-        return statistics.mean(differences) if differences else None
+        found = differences(self.records, self.adamw)
+        return statistics.mean(found) if found else None
+
+    @property
+    def adamws_loss(self) -> float:
+        return statistics.mean(record.loss for record in self.adamw) if self.adamw else -math.inf
+
+    @property
+    def steps_surely_to_adamws_loss(self) -> int | None:
+        """See `steps_to_target`."""
+        return steps_to_target([record.curve for record in self.records], self.adamws_loss)
 
     @property
     def steps_to_adamws_loss(self) -> float | None:
         """Mean over seeds; None if one of them never reached it."""
-        goal = statistics.mean(record.loss for record in self.adamw) if self.adamw else -math.inf
-        steps = [record.steps_to(goal) for record in self.records]
+        steps = [record.steps_to(self.adamws_loss) for record in self.records]
         reached = [step for step in steps if step is not None]
         return statistics.mean(reached) if reached and len(reached) == len(steps) else None
 
@@ -228,8 +285,9 @@ def header(found: Sequence[Tuned]) -> list[str]:
     """The columns of a table, the most important ones first."""
     classifies = any(record.accuracy is not None for each in found for record in each.records)
     return [
-        "optimizer", "loss", "minus AdamW", *(["accuracy"] if classifies else []), "state, kB", "best rate",
-        "seeds", "steps to AdamW's loss", "at AdamW's rate", "seconds", "in step()", "rates tried", "commit",
+        "optimizer", "loss", "minus AdamW", *(["accuracy", "lowest loss"] if classifies else []), "state, kB",
+        "best rate", "seeds", "steps to AdamW's loss", STEPS_SURELY, "at AdamW's rate",
+        "seconds", "in step()", "rates tried", "commit",
     ]  # fmt: skip
 
 
@@ -237,36 +295,38 @@ def cells(each: Tuned, header: Sequence[str]) -> list[str]:
     """One line of a table, for a variant that has a best rate."""
     digits = 3 if max(each.losses) < 10 else 1
     accuracies = [record.accuracy for record in each.records if record.accuracy is not None]
-    reached = each.steps_to_adamws_loss
+    reached, surely = each.steps_to_adamws_loss, each.steps_surely_to_adamws_loss
     found = {
-        "optimizer": str(each.variant),
+        "optimizer": each.variant.name,
         "loss": around(each.losses, digits),
         "minus AdamW": "" if each.minus_adamw is None else f"{each.minus_adamw:+.{digits}f}",
         "accuracy": around(accuracies, 3) if accuracies else "",
+        "lowest loss": around([record.lowest for record in each.records], digits),
         "state, kB": f"{each.bytes / 1e3:,.0f}",
         "best rate": f"{each.rate:g}{'*' if each.at_an_end else ''}",
         "seeds": str(len(each.records)),
         "steps to AdamW's loss": "never" if reached is None else f"{reached:.0f}",
+        STEPS_SURELY: "" if len(each.records) < 2 else "never" if surely is None else str(surely),
         "at AdamW's rate": around([r.loss for r in each.at_adamws_rate], digits),
         "seconds": f"{each.seconds:.1f}",
         "in step()": f"{each.share_in_step:.0%}",
         "rates tried": str(len(each.tried)),
         "commit": ", ".join(each.commits),
     }
-    if each.variant == ADAMW:
-        found["minus AdamW"] = found["steps to AdamW's loss"] = ""
+    if each.variant == ADAMW or not each.adamw:
+        found["minus AdamW"] = found["steps to AdamW's loss"] = found[STEPS_SURELY] = ""
     return [found[name] for name in header]
 
 
 def table(found: Sequence[Tuned]) -> tuple[list[str], list[list[str]]]:
     """Header and lines, for the variants that have a best rate."""
-    names = header(found)
-    return names, [cells(each, names) for each in found if each.records]
+    columns = header(found)
+    return columns, [cells(each, columns) for each in found if each.records]
 
 
 def failures(found: Sequence[Tuned]) -> str:
     """A sentence about the variants that have no best rate; empty if there are none."""
-    failed = [f"{each.variant} ({each.error})" for each in found if not each.records]
+    failed = [f"{each.variant.name} ({each.error})" for each in found if not each.records]
     return f"Without a result: {'; '.join(failed)}." if failed else ""
 
 

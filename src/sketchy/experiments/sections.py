@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from sketchy.experiments import names
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
@@ -88,18 +89,20 @@ def _counterexample(path: Path, rows: list[ResultRow]) -> Blocks:
 
 
 def _sketch(path: Path, rows: list[ResultRow]) -> Blocks:
-    names = {"error": "true error", "certified": "certified", "lemma_1": "Lemma 1"}
+    errors_shown = {"error": "true error", "certified": "certified", "lemma_1": "Lemma 1"}
     cells = []
     for row in rows:
-        errors = [f"{row[key]:.5f}" for key in names]
+        errors = [f"{row[key]:.5f}" for key in errors_shown]
         label = f"{row['solver']}, rank {row['rank']}"
         cells.append([label, f"{row['numbers']:,}", *errors, f"{row['microseconds']:.0f}"])
     curves = {
         f"{solver}: {name}": ([r["rank"] for r in own], [r[key] for r in own])
         for solver, own in _groups(rows, "solver").items()
-        for key, name in names.items()
+        for key, name in errors_shown.items()
     }
-    table = Table(("solver", "numbers", *names.values(), "µs/vector"), cells, "Errors are ‖C - BBᵀ‖ / ‖C‖.")
+    table = Table(
+        ("solver", "numbers", *errors_shown.values(), "µs/vector"), cells, "Errors are ‖C - BBᵀ‖ / ‖C‖."
+    )
     plot = lines(curves, title="Error of the sketch", x="rank", y="error", log_x=True, log_y=True)
     return "Sketches of digits", [table, plot]
 
@@ -182,12 +185,12 @@ def _quality(path: Path, rows: list[ResultRow]) -> Blocks:
     front: dict[str, dict[str, tuple[float, float]]] = {}
     for each in found:
         if each.records:
-            label = str(each.variant)
+            label = each.variant.name
             looks = list(zip(*(record.curve for record in each.records), strict=False))
             losses = [statistics.mean(look.loss for look in some) for some in looks]
             curves[label] = ([some[0].step for some in looks], losses)
             sweeps[label] = (list(each.tried), list(each.tried.values()))
-            front.setdefault(each.variant.optimizer, {})[label] = (each.bytes / 1e6, each.loss)
+            front.setdefault(names.shown(each.variant.optimizer), {})[label] = (each.bytes / 1e6, each.loss)
     caption = f"{quality.FOOTNOTE} {quality.failures(found)}"
     return f"Training quality: {first.task}, {first.steps:,} steps", [
         Table(*quality.table(found), caption),
@@ -234,11 +237,11 @@ def _scaling(path: Path, rows: list[ResultRow]) -> Blocks:
         curves = {}
         for name, some in _groups(own, "optimizer").items():
             sizes, times = [r["size"] for r in some], [statistics.median(_cpu(r).values()) for r in some]
-            curves[name] = (sizes, times)
+            curves[names.shown(name)] = (sizes, times)
             slope = f"{exponent(sizes, times):.2f}" if len(sizes) > 1 else ""
             cells.append(
                 [
-                    f"{name} in {variable}",
+                    f"{names.shown(name)} in {variable}",
                     " · ".join(map(str, sizes)),
                     " · ".join(map(_number, times)),
                     slope,
@@ -263,7 +266,7 @@ def _cpu(row: ResultRow) -> dict[int, float]:
 
 
 def _label(row: ResultRow) -> str:
-    return row["optimizer"] if row["rank"] is None else f"{row['optimizer']}, rank {row['rank']}"
+    return names.shown(row["optimizer"], row["rank"])
 
 
 def _number(value: float | None) -> str:

@@ -55,6 +55,11 @@ class Record:
         return self.curve[-1].loss
 
     @property
+    def lowest(self) -> float:
+        """The lowest validation loss: a network that overfits has it before the end."""
+        return min(look.loss for look in self.curve)
+
+    @property
     def accuracy(self) -> float | None:
         return self.curve[-1].accuracy
 

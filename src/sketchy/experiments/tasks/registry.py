@@ -37,8 +37,19 @@ def load(name: str, *, directory: str | Path | None = None, download: bool = Fal
     return TASKS[name](partial(sets.read, directory=directory, download=download))
 
 
-def _characters(name: str, text: str, read: Callable[[str], Read]) -> Task:
-    """A small character-level GPT. The last tenth of the text is held out, as usual."""
+def _characters(
+    name: str,
+    text: str,
+    read: Callable[[str], Read],
+    *,
+    width: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    batch: int = 16,
+    steps: int = 400,
+    look_every: int = 40,
+) -> Task:
+    """A character-level GPT. The last tenth of the text is held out, as usual."""
     here, following = (torch.from_numpy(array) for array in read(text))
     cut = round(0.9 * len(here))
 
@@ -51,11 +62,11 @@ def _characters(name: str, text: str, read: Callable[[str], Read]) -> Task:
         windows(slice(None, cut), 1),
         windows(slice(cut, None), CONTEXT * math.ceil((len(here) - cut) / (CONTEXT * HELD_OUT_WINDOWS))),
         prepare=lambda rows: (rows.inputs.long(), rows.targets.long()),
-        build=partial(GPT, int(here.max()) + 1, width=128, layers=2, heads=4, context=CONTEXT),
+        build=partial(GPT, int(here.max()) + 1, width=width, layers=layers, heads=heads, context=CONTEXT),
         loss=lambda logits, targets: cross_entropy(logits.flatten(0, 1), targets.flatten()),
-        batch=16,
-        steps=400,
-        look_every=40,
+        batch=batch,
+        steps=steps,
+        look_every=look_every,
     )
 
 
@@ -164,4 +175,19 @@ TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
     "warpeace": partial(_characters, "warpeace", "warandpeace"),
     "tox21": _tox21,
     "digits": _digits,
+    "charlm_long": partial(_characters, "charlm_long", "tinyshakespeare", steps=4000, look_every=200),
+    "gpt256": partial(  # 3.2 million weights
+        _characters, "gpt256", "warandpeace", width=256, layers=4, batch=8, steps=1500, look_every=100
+    ),
+    "gpt10m": partial(  # 10.7 million weights
+        _characters,
+        "gpt10m",
+        "warandpeace",
+        width=384,
+        layers=6,
+        heads=6,
+        batch=8,
+        steps=1500,
+        look_every=150,
+    ),
 }
