@@ -53,6 +53,8 @@ class Options:
     """A few steps, one learning rate and one seed, as a test; results go to runs/quick."""
     rates: int = 6
     """Learning rates for each optimizer, each twice the one before."""
+    rate_factor: float = 1.0
+    """Multiplies the centre of every optimizer's grid: 0.5 for larger networks."""
     more_rates: int = 3
     """At most so many more for an optimizer whose best rate is at an end of the grid."""
     finalists: int = 2
@@ -85,7 +87,9 @@ class Options:
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.rates, self.more_rates, self.finalists, self.seeds, self.tuned_rank)
+        return Budget(
+            self.rates, self.more_rates, self.finalists, self.seeds, self.tuned_rank, self.rate_factor
+        )
 
     @property
     def seconds(self) -> float:
@@ -166,7 +170,7 @@ def compare(options: Options, console: Console) -> None:
     with user_mistakes("benchmarks.quality"):
         at_least(1, processes=options.processes, steps=() if options.steps is None else [options.steps])
         at_least(2, ranks=options.ranks)
-        positive(limit=options.seconds)
+        positive(limit=options.seconds, rate_factor=options.rate_factor)
         if options.data_dir is not None:
             os.environ["SKETCHY_DATA"] = str(data_directory(options.data_dir))  # for other processes, too
         if options.download:

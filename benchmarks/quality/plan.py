@@ -27,7 +27,7 @@ class Tuning:
     def grid(self, variant: Variant) -> list[float]:
         leader = self.leader(variant)
         if leader == variant:
-            return rates(variant.optimizer, self.budget.rates)
+            return rates(variant.optimizer, self.budget.rates, self.budget.rate_factor)
         best = self.best(leader)
         return [] if best is None else [best]
 

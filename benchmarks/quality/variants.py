@@ -82,13 +82,15 @@ def variants(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Va
     ]
 
 
-def rates(optimizer: str, count: int) -> list[float]:
+def rates(optimizer: str, count: int, factor: float = 1.0) -> list[float]:
     """The grid of an optimizer: ``count`` learning rates around its centre, each twice the one before.
+
+    The centre is multiplied by ``factor``.
 
     >>> rates("adamw", 6)
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]
     """
-    return [CENTRES.get(optimizer, CENTRE) * RATIO ** (i - (count - 1) // 2) for i in range(count)]
+    return [factor * CENTRES.get(optimizer, CENTRE) * RATIO ** (i - (count - 1) // 2) for i in range(count)]
 
 
 def beyond(tried: dict[float, float]) -> float | None:
