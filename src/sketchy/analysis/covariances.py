@@ -87,6 +87,7 @@ class Reading:
     axis: str
     covariance: Covariance  # one for each block
     skipped: Tensor  # (): gradients that were not finite
+    whitened: bool = False  # whether the gradients were whitened by the other axis first
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class States:
                 lam, rho, bound = each.sketch.eigenvalues, each.sketch.escaped_mass, each.sketch.error_bound
                 below = bound if each.exact else torch.zeros_like(bound)  # rounding errors have both signs
                 covariance = Covariance(each.sketch.dim, lam, rho, below, bound, each.trace)
-                yield Reading(name, each.axis, covariance, each.skipped)
+                yield Reading(name, each.axis, covariance, each.skipped, each.whitened)
 
 
 class _Weight:

@@ -50,6 +50,10 @@ class Spectrum:
     escaped_mass: float  # ρ
     error_bound: float  # certified: ‖C - B Bᵀ‖ is at most this
     skipped: int  # gradients that were not finite
+    whitened: bool = False  # whether C is of gradients whitened by the other axis (option ``whiten``)
+
+
+_NEWER = {"whitened"}  # fields that older files lack
 
 
 def read(path: str | Path) -> list[Spectrum]:
@@ -62,7 +66,7 @@ def read(path: str | Path) -> list[Spectrum]:
             values = json.loads(line)
         except json.JSONDecodeError:
             values = None
-        if not isinstance(values, dict) or values.keys() != names:
+        if not isinstance(values, dict) or values.keys() | _NEWER != names:
             raise ValueError(f"{path}, line {number}: not a record of SpectrumMonitor")
         records.append(Spectrum(**values))
     return records
@@ -74,7 +78,9 @@ class SpectrumMonitor:
     For a model or any torch optimizer, the monitor itself keeps L and R of each weight: exactly for axes up
     to ``exact_up_to``, and for longer ones as a sketch with its trace and certified error. For one of our
     optimizers, it reads the sketches of the optimizer's state, at no cost between two recordings. Then
-    ``beta2``, ``exact_up_to``, ``rank`` and ``block_size`` are those of the optimizer. Gradients are read
+    ``beta2``, ``exact_up_to``, ``rank`` and ``block_size`` are those of the optimizer. If it whitens
+    gradients (``whiten``), these are covariances of whitened gradients, and the records say so: give the
+    model instead of the optimizer for those of the gradients themselves. Gradients are read
     when an optimizer steps, so they are accumulated, unscaled and clipped as the optimizer gets them.
 
     Without ``with``, call `step` once in each training step: after ``backward`` and before gradients are
@@ -279,6 +285,7 @@ def _records(step: int, reading: Reading, top: int | float) -> Iterator[Spectrum
             escaped_mass=escaped,
             error_bound=bound,
             skipped=int(bad),
+            whitened=reading.whitened,
         )
 
 

@@ -19,6 +19,7 @@ class KnownCovariance:
     axis: str  # left, right, only, axis0, ...
     sketch: Sketch  # (blocks, ...), as it is stored
     exact: bool  # whether the full covariance is kept
+    whitened: bool  # whether it is the covariance of gradients that the other axis has whitened
     trace: Tensor | None  # (blocks,): of the covariance, up to rounding; None if the state does not know it
     skipped: Tensor  # (): gradients that were not finite
 
@@ -37,6 +38,8 @@ def known_covariances(
     p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]
 ) -> Iterator[KnownCovariance]:
     """The covariances of a parameter, axis by axis."""
-    trace = plan.gradient_energy(state, options)
+    energy, whitened = plan.gradient_energy(state, options), plan.statistics.whitened
     for axis in plan.statistics.live:
-        yield KnownCovariance(p, axis.name, axis.stored(state), axis.exact, trace, state["skipped"])
+        sketch = axis.stored(state)
+        trace = sketch.eigenvalues.sum(-1) if energy is None and axis.exact else energy
+        yield KnownCovariance(p, axis.name, sketch, axis.exact, whitened, trace, state["skipped"])

@@ -19,5 +19,11 @@ class SketchySOAP(Engine):
     """
 
     design: ClassVar[Design] = Design(BasisMoments)
-    changed: ClassVar[dict[str, Any]] = {"graft": "own", "graft_scale": 2.25}
+    changed: ClassVar[dict[str, Any]] = {
+        "betas": (0.9, 0.95),
+        "graft": "own",
+        "graft_scale": 2.25,
+        "whiten": True,
+        "row_norm": 0.95,
+    }
     without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
