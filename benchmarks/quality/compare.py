@@ -34,6 +34,7 @@ from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
 from sketchy.experiments.quality import Run, Variant
 
+WIDTH = 250  # of the table in the terminal
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
 SWEEPS_SHOWN = (
@@ -53,6 +54,8 @@ class Options:
     """A few steps, one learning rate and one seed, as a test; results go to runs/quick."""
     rates: int = 6
     """Learning rates for each optimizer, each twice the one before."""
+    centre: float | None = None
+    """The middle of the learning rates; each optimizer has its own by default."""
     more_rates: int = 3
     """At most so many more for an optimizer whose best rate is at an end of the grid."""
     finalists: int = 2
@@ -116,7 +119,7 @@ class Comparison:
 
     @property
     def tuning(self) -> Tuning:
-        return Tuning(quality.load(self.path), self.steps, self.options.budget)
+        return Tuning(quality.load(self.path), self.steps, self.options.budget, self.options.centre)
 
     def complete(self, progress: Progress, stopped: Stopped) -> bool:
         """Do the missing runs, stage by stage; False if stopped before the end."""
@@ -166,7 +169,7 @@ def compare(options: Options, console: Console) -> None:
     with user_mistakes("benchmarks.quality"):
         at_least(1, processes=options.processes, steps=() if options.steps is None else [options.steps])
         at_least(2, ranks=options.ranks)
-        positive(limit=options.seconds)
+        positive(limit=options.seconds, **({} if options.centre is None else {"centre": options.centre}))
         if options.data_dir is not None:
             os.environ["SKETCHY_DATA"] = str(data_directory(options.data_dir))  # for other processes, too
         if options.download:
@@ -215,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = options.quicker()
     if options.task is not None:
         only_legal_instructions()
-        compare(options, Console(width=230))
+        compare(options, Console(width=WIDTH))
     if options.plot is not None:
         content = picture(RESULTS)
         with user_mistakes("benchmarks.quality"):

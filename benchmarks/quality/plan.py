@@ -18,6 +18,7 @@ class Tuning:
     results: Results
     steps: int
     budget: Budget
+    centre: float | None = None  # of everyone's grid; None: each has its own
 
     def leader(self, variant: Variant) -> Variant:
         """The variant whose best rate this one runs at: itself, or its optimizer at the tuned rank."""
@@ -27,7 +28,7 @@ class Tuning:
     def grid(self, variant: Variant) -> list[float]:
         leader = self.leader(variant)
         if leader == variant:
-            return rates(variant.optimizer, self.budget.rates)
+            return rates(variant.optimizer, self.budget.rates, self.centre)
         best = self.best(leader)
         return [] if best is None else [best]
 

@@ -7,15 +7,28 @@ recommend, see ``benchmarks.registry.optimizers``.
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+import torch
 from torch import nn, optim
 from torch.optim import Optimizer
 
 import sketchy
 from benchmarks.common.arguments import known
+from benchmarks.registry.changes import ABLATION, KINDS, named
 from benchmarks.registry.dense_soap import SOAP
 from benchmarks.registry.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 from sketchy.experiments.quality import Variant
 
+# Ours with other options. A name begins with the name of the optimizer. They run only if asked for.
+WITH_OPTIONS: dict[str, Entry] = {
+    "sketchy_soap_bf16": Entry(
+        ours(sketchy.SketchySOAP, momentum_dtype=torch.bfloat16), "momentum in bfloat16", ranked=True
+    ),
+    **{
+        named(name, change): Entry(ours(KINDS[name], **options), change, ranked=True)
+        for name, own in ABLATION.items()
+        for change, options in own.items()
+    },
+}
 ENTRIES: dict[str, Entry] = {
     **{name: entry for name, entry in OPTIMIZERS.items() if name != "adamw_fused"},  # the same steps as adamw
     # The registry has settings for timing a late step of a long run. These runs are short, so here the
@@ -30,6 +43,7 @@ ENTRIES: dict[str, Entry] = {
     "adamw_95": Entry(plain(optim.AdamW, foreach=True, betas=(0.9, 0.95)), "foreach, betas (0.9, 0.95)"),
     "soap": Entry(plain(SOAP), "dense, our own, bases fresh every step"),
     "shampoo": Entry(ours(sketchy.Shampoo), "dense, our own, roots fresh every step"),
+    **WITH_OPTIONS,
 }
 SOURCE_TREES = {"distributed_shampoo": "distributed_shampoo", "soap_reference": "soap", "dion2": "dion"}
 # Set in every parameter group that has the key. The last one is torch's recommendation for using a learning
@@ -68,8 +82,9 @@ def build(variant: Variant, model: nn.Module, rate: float) -> Optimizer:
 
 
 def everyone() -> tuple[str, ...]:
-    """All optimizers, except those that are not on PyPI and can't be imported here."""
-    return tuple(name for name in ENTRIES if name not in SOURCE_TREES or find_spec(SOURCE_TREES[name]))
+    """All optimizers, except ours with other options and those not on PyPI that can't be imported here."""
+    usual = (name for name in ENTRIES if name not in WITH_OPTIONS)
+    return tuple(name for name in usual if name not in SOURCE_TREES or find_spec(SOURCE_TREES[name]))
 
 
 def variants(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Variant]:
@@ -82,13 +97,14 @@ def variants(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Va
     ]
 
 
-def rates(optimizer: str, count: int) -> list[float]:
-    """The grid of an optimizer: ``count`` learning rates around its centre, each twice the one before.
+def rates(optimizer: str, count: int, centre: float | None = None) -> list[float]:
+    """The grid: ``count`` learning rates around the optimizer's or the given centre, each twice the last one.
 
-    >>> rates("adamw", 6)
-    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032]
+    >>> rates("adamw", 6), rates("adamw", 3, centre=1.0)
+    ([0.001, 0.002, 0.004, 0.008, 0.016, 0.032], [0.5, 1.0, 2.0])
     """
-    return [CENTRES.get(optimizer, CENTRE) * RATIO ** (i - (count - 1) // 2) for i in range(count)]
+    middle = CENTRES.get(optimizer, CENTRE) if centre is None else centre
+    return [middle * RATIO ** (i - (count - 1) // 2) for i in range(count)]
 
 
 def beyond(tried: dict[float, float]) -> float | None:

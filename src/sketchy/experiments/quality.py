@@ -287,7 +287,7 @@ def header(found: Sequence[Tuned]) -> list[str]:
     return [
         "optimizer", "loss", "minus AdamW", *(["accuracy", "lowest loss"] if classifies else []), "state, kB",
         "best rate", "seeds", "steps to AdamW's loss", STEPS_SURELY, "at AdamW's rate",
-        "seconds", "in step()", "rates tried", "commit",
+        *(["lowest at AdamW's rate"] if classifies else []), "seconds", "in step()", "rates tried", "commit",
     ]  # fmt: skip
 
 
@@ -308,6 +308,7 @@ def cells(each: Tuned, header: Sequence[str]) -> list[str]:
         "steps to AdamW's loss": "never" if reached is None else f"{reached:.0f}",
         STEPS_SURELY: "" if len(each.records) < 2 else "never" if surely is None else str(surely),
         "at AdamW's rate": around([r.loss for r in each.at_adamws_rate], digits),
+        "lowest at AdamW's rate": around([r.lowest for r in each.at_adamws_rate], digits),
         "seconds": f"{each.seconds:.1f}",
         "in step()": f"{each.share_in_step:.0%}",
         "rates tried": str(len(each.tried)),
