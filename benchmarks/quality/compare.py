@@ -34,7 +34,7 @@ from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
 from sketchy.experiments.quality import Run, Variant
 
-WIDTH = 250  # of the table in the terminal
+WIDTH = 270  # of the table in the terminal
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
 SWEEPS_SHOWN = (

@@ -22,6 +22,7 @@ LOG_FROM = 1.8  # the axis is logarithmic if the highest loss is more than this 
 DIRECTIONS = [
     (math.cos(a * math.pi / 8), math.sin(a * math.pi / 8)) for a in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7)
 ]
+WIDE = 100.0  # if the highest cost is more than this times the lowest, the axis has fewer numbers
 LINE_STEP = 4  # pixels
 DISTANCES = (7, 12, 18, 26, 36, 48, 64, 84, 108)  # of a label from its point, in typographic points
 
@@ -66,7 +67,7 @@ def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
     drawn = []
     for place, (cost, points) in enumerate(panels.items(), 1):
         axes = page.add_subplot(1, len(panels), place)
-        names = _panel(axes, points, top, {name: COLOURS[i] for i, name in enumerate(ours)})
+        names = _panel(axes, points, top, {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ours)})
         axes.set(xlabel=cost, ylabel="validation loss" if place == 1 else "")
         drawn.append((axes, names))
     page.canvas.draw()
@@ -92,7 +93,9 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    costs = [point.cost for point in points]
+    wide = max(costs) > WIDE * min(costs)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 2, 3, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     names = []
