@@ -20,6 +20,7 @@ from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
 from sketchy import cli
+from sketchy.experiments import quality
 from sketchy.oco import LEARNERS
 from sketchy.optim import options
 from sketchy.optim.parts.grafts import RULES
@@ -51,7 +52,7 @@ def _larger(task: str) -> str:
 
 
 def _has_results(task: str) -> bool:
-    return (RESULTS / f"quality-{task}.jsonl").exists()
+    return bool(quality.load(RESULTS / f"quality-{task}.jsonl"))
 
 
 def _front_picture(task: str) -> bytes:

@@ -121,11 +121,12 @@ def minus_all(own: dict[str, Tuned], change: str) -> list[float]:
 
 
 def cell(own: dict[str, Tuned], change: str) -> str:
-    """The loss, and its mean difference from that of all changes."""
+    """The loss, and its mean difference from that of all changes; a star: the best rate is at an end."""
     if change not in own:
         return ""
     digits = 3 if max(own[change].losses) < 10 else 1
     shown, worse = around(own[change].losses, digits), minus_all(own, change)
+    shown += "*" if own[change].at_an_end else ""
     return f"{shown} ({statistics.mean(worse):+.{digits}f})" if worse and change != ALL else shown
 
 

@@ -203,7 +203,8 @@ def picture(directory: Path) -> bytes:
     for name in tasks.TASKS:
         if results := quality.load(directory / f"quality-{name}.jsonl"):
             found = {each.variant: each for each in quality.tuned(results)}
-            panels[name] = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            shown = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            panels |= {name: shown} if shown else {}
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
     return rate_sweeps(panels)

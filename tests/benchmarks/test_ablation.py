@@ -73,8 +73,8 @@ def test_a_finished_ablation_runs_nothing_again_and_shows_its_tables(
     assert not ran
     shown = capsys.readouterr().out.splitlines()[-(3 + len(SOAP) + 3 + len(ABLATION["sketchy_shampoo"])) :]
     assert shown[0] == "| SketchySOAP | digits |"
-    assert shown[2] == "| all on | 1.017 ± 0.021 |"
-    assert shown[3].endswith("1.117 ± 0.021 (+0.100) |")
+    assert shown[2] == "| all on | 1.017 ± 0.021* |"
+    assert shown[3].endswith("1.117 ± 0.021* (+0.100) |")
     assert any(line.startswith("| SketchyShampoo | digits |") for line in shown)
     ablation.main(["--only-show"])
     assert not ran and "| SketchySOAP | digits |" in capsys.readouterr().out

@@ -171,6 +171,10 @@ def test_the_picture_shows_every_task_that_has_results(tmp_path: Path, imagined:
     assert content.startswith(b"\x89PNG")
     (tmp_path / "quality-charlm.jsonl").unlink()
     assert len(quality.picture(tmp_path)) < len(content)
+    size = len(quality.picture(tmp_path))
+    other = Run(Variant("muon_8bit"), 1e-3, 0, 3)  # a task with nobody to show has no panel
+    save(tmp_path / "quality-tox21.jsonl", {other: Record("tox21", 0, 3, curve=[Look(3, 1.0, None)])})
+    assert len(quality.picture(tmp_path)) == size
     with pytest.raises(SystemExit, match="no quality-TASK"):
         quality.picture(tmp_path / "nothing")
 
