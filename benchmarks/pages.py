@@ -15,15 +15,18 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import compare, rate_transfer
+from benchmarks.quality import ablation, compare, rate_transfer
 from benchmarks.quality.front import DOCS, Front
+from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
 from sketchy import cli
+from sketchy.experiments import quality
 from sketchy.oco import LEARNERS
 from sketchy.optim import options
 from sketchy.optim.parts.grafts import RULES
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
+LARGER = ("charlm_long", "gpt256", "gpt10m")  # shown where they have results
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -37,6 +40,19 @@ def _front(task: str) -> Front:
 
 def _front_table(task: str) -> str:
     return _front(task).markdown()
+
+
+def _larger(task: str) -> str:
+    """The table and the picture of a larger task; a sentence if it has no results."""
+    if not _has_results(task):
+        return f"No results yet. `python -m benchmarks.quality {task}` makes them."
+    return (
+        f"{_front_table(task)}\n\n![Loss against optimizer state and against time, {task}](front-{task}.png)"
+    )
+
+
+def _has_results(task: str) -> bool:
+    return bool(quality.load(RESULTS / f"quality-{task}.jsonl"))
 
 
 def _front_picture(task: str) -> bytes:
@@ -60,6 +76,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "grafts": lambda: _registered("Graft", RULES),
     "transfer": lambda: rate_transfer.markdown(RESULTS, rate_transfer.Options().rank),
     **{f"front {task}": partial(_front_table, task) for task in TASKS},
+    "front digits": partial(_front_table, "digits"),  # too few rows for a picture
+    **{f"front {task}": partial(_larger, task) for task in LARGER},
+    **{f"ablation {name}": partial(ablation.page, RESULTS, name) for name in ABLATION},
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
     "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
     "targets": lambda: step_table.targets_markdown(_step_times()),
@@ -70,7 +89,14 @@ TABLES: dict[str, Callable[[], str]] = {
 PICTURES: dict[str, Callable[[], bytes]] = {
     "step-time.png": lambda: step_plot.picture(_step_times(), "block"),
     "rates.png": lambda: compare.picture(RESULTS),
-    **{f"front-{task}.png": partial(_front_picture, task) for task in TASKS},
+    **{
+        f"front-{task}.png": partial(_front_picture, task) for task in (*TASKS, *filter(_has_results, LARGER))
+    },
+    **{
+        f"ablation-{name}.png": partial(ablation.picture, RESULTS, name)
+        for name in ABLATION
+        if ablation.drawable(RESULTS, name)
+    },
 }
 
 

@@ -34,6 +34,7 @@ from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
 from sketchy.experiments.quality import Run, Variant
 
+WIDTH = 270  # of the table in the terminal
 QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
 SWEEPS_SHOWN = (
@@ -204,7 +205,8 @@ def picture(directory: Path) -> bytes:
     for name in tasks.TASKS:
         if results := quality.load(directory / f"quality-{name}.jsonl"):
             found = {each.variant: each for each in quality.tuned(results)}
-            panels[name] = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            shown = {v.name: (found[v].tried, found[v].rate) for v in SWEEPS_SHOWN if v in found}
+            panels |= {name: shown} if shown else {}
     if not panels:
         raise SystemExit(f"benchmarks.quality: no quality-TASK.jsonl in {directory}; run a task first")
     return rate_sweeps(panels)
@@ -219,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = options.quicker()
     if options.task is not None:
         only_legal_instructions()
-        compare(options, Console(width=230))
+        compare(options, Console(width=WIDTH))
     if options.plot is not None:
         content = picture(RESULTS)
         with user_mistakes("benchmarks.quality"):

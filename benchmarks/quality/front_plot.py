@@ -22,8 +22,9 @@ LOG_FROM = 1.8  # the axis is logarithmic if the highest loss is more than this 
 DIRECTIONS = [
     (math.cos(a * math.pi / 8), math.sin(a * math.pi / 8)) for a in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7)
 ]
+WIDE = 100.0  # if the highest cost is more than this times the lowest, the axis has fewer numbers
 LINE_STEP = 4  # pixels
-DISTANCES = (7, 12, 18, 26, 36, 48, 64)  # of a label from its point, in typographic points
+DISTANCES = (7, 12, 18, 26, 36, 48, 64, 84, 108)  # of a label from its point, in typographic points
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
     drawn = []
     for place, (cost, points) in enumerate(panels.items(), 1):
         axes = page.add_subplot(1, len(panels), place)
-        names = _panel(axes, points, top, {name: COLOURS[i] for i, name in enumerate(ours)})
+        names = _panel(axes, points, top, {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ours)})
         axes.set(xlabel=cost, ylabel="validation loss" if place == 1 else "")
         drawn.append((axes, names))
     page.canvas.draw()
@@ -92,7 +93,9 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    costs = [point.cost for point in points]
+    wide = max(costs) > WIDE * min(costs)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else (1, 2, 3, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     names = []
@@ -106,12 +109,12 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
         spread = None if off or not point.spread else point.spread
         style = {"color": colour, "ms": 5, "capsize": 2, "lw": 1, "zorder": 4}
         axes.errorbar([point.cost], [min(point.loss, top)], yerr=spread, fmt=marker, **style)
-        name = str(point.rank) if point.ours else shown(point.optimizer)
+        name = str(point.rank) if point.ours else shown(point.optimizer).replace(" (", "\n(")
         text = f"{name}: {point.loss:.3g}" if off else name
         names.append(Name(text, (point.cost, min(point.loss, top)), spread or 0.0, colour))
     for reference in (p for p in points if p.optimizer == REFERENCE and p.loss <= top):
         axes.axhline(reference.loss, color=PEER, lw=0.8, ls=":", zorder=1)
-    axes.margins(x=0.12, y=0.1)
+    axes.margins(x=0.15, y=0.1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if colours:

@@ -110,7 +110,7 @@ def ratio(ours: Best | None, adamw: Best | None) -> str:
 
 
 def rows(path: Path, task: str, rank: int) -> list[list[str]]:
-    """AdamW's line, then ours."""
+    """AdamW's line, then ours; none if ours did not run at this rank."""
     results = load(path)
     adamw = losses(results, ADAMW)
     base, tied, adamw_between = best_rate(adamw), ties(adamw), best_between(adamw)
@@ -132,7 +132,7 @@ def rows(path: Path, task: str, rank: int) -> list[list[str]]:
                 over += [f"{between.rate / rate:.2f} of {rate:g}" for rate in tied]
             tried = f"{shown(found, best)} at {best:g}"
             lines.append([task, variant.name, ", ".join(at), tried, ", ".join(over), str(len(found[best]))])
-    return lines
+    return lines if len(lines) > 1 else []
 
 
 def markdown(results: Path, rank: int) -> str:

@@ -30,9 +30,7 @@ class Budget:
     finalists: int = 2  # learning rates that run on all seeds
     seeds: int = 3
     tuned_rank: int | None = None  # tune at this rank, and run other ranks at its best rate; None: tune each
-    rate_factor: float = (
-        1.0  # of the centres of all grids, for tasks where all best rates are lower or higher
-    )
+    rate_factor: float = 1.0  # of the centres of all grids, for tasks with other best rates
 
     def __post_init__(self) -> None:
         at_least(1, rates=self.rates, finalists=self.finalists, seeds=self.seeds)

@@ -7,15 +7,28 @@ recommend, see ``benchmarks.registry.optimizers``.
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+import torch
 from torch import nn, optim
 from torch.optim import Optimizer
 
 import sketchy
 from benchmarks.common.arguments import known
+from benchmarks.registry.changes import ABLATION, KINDS, named
 from benchmarks.registry.dense_soap import SOAP
 from benchmarks.registry.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 from sketchy.experiments.quality import Variant
 
+# Ours with other options. A name begins with the name of the optimizer. They run only if asked for.
+WITH_OPTIONS: dict[str, Entry] = {
+    "sketchy_soap_bf16": Entry(
+        ours(sketchy.SketchySOAP, momentum_dtype=torch.bfloat16), "momentum in bfloat16", ranked=True
+    ),
+    **{
+        named(name, change): Entry(ours(KINDS[name], **options), change, ranked=True)
+        for name, own in ABLATION.items()
+        for change, options in own.items()
+    },
+}
 ENTRIES: dict[str, Entry] = {
     **{name: entry for name, entry in OPTIMIZERS.items() if name != "adamw_fused"},  # the same steps as adamw
     # The registry has settings for timing a late step of a long run. These runs are short, so here the
@@ -30,6 +43,7 @@ ENTRIES: dict[str, Entry] = {
     "adamw_95": Entry(plain(optim.AdamW, foreach=True, betas=(0.9, 0.95)), "foreach, betas (0.9, 0.95)"),
     "soap": Entry(plain(SOAP), "dense, our own, bases fresh every step"),
     "shampoo": Entry(ours(sketchy.Shampoo), "dense, our own, roots fresh every step"),
+    **WITH_OPTIONS,
 }
 SOURCE_TREES = {"distributed_shampoo": "distributed_shampoo", "soap_reference": "soap", "dion2": "dion"}
 # Set in every parameter group that has the key. The last one is torch's recommendation for using a learning
@@ -68,8 +82,9 @@ def build(variant: Variant, model: nn.Module, rate: float) -> Optimizer:
 
 
 def everyone() -> tuple[str, ...]:
-    """All optimizers, except those that are not on PyPI and can't be imported here."""
-    return tuple(name for name in ENTRIES if name not in SOURCE_TREES or find_spec(SOURCE_TREES[name]))
+    """All optimizers, except ours with other options and those not on PyPI that can't be imported here."""
+    usual = (name for name in ENTRIES if name not in WITH_OPTIONS)
+    return tuple(name for name in usual if name not in SOURCE_TREES or find_spec(SOURCE_TREES[name]))
 
 
 def variants(optimizers: Sequence[str], ranks: Sequence[int] = RANKS) -> list[Variant]:

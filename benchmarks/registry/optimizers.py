@@ -70,9 +70,9 @@ def plain(kind: Callable[..., Optimizer], **options: Any) -> Make:
     return lambda named, lr, rank: kind(weights(named), lr=lr, **options)
 
 
-def ours(kind: Callable[..., Optimizer]) -> Make:
+def ours(kind: Callable[..., Optimizer], **options: Any) -> Make:
     """Ours get the names of the weights, to use Adam for embeddings and output heads."""
-    return lambda named, lr, rank: kind(named, lr=lr, **({} if rank is None else {"rank": rank}))
+    return lambda named, lr, rank: kind(named, lr=lr, **options, **({} if rank is None else {"rank": rank}))
 
 
 def package(module: str, kind: str, **options: Any) -> Make:

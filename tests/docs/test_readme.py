@@ -12,13 +12,13 @@ RESULTS, PERFORMANCE = (
     (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "performance.md")
 )
 PEERS = {  # the first words of a line there → who that is in the benchmark
-    "GaLore": "galore_torch",
-    "**SketchyShampoo**": "sketchy_shampoo, rank 64",
-    "**SketchySOAP**": "sketchy_soap, rank 64",
-    "PSGD Kron": "heavyball_psgd_kron",
-    "Shampoo (pytorch": "po_scalable_shampoo",
-    "SOAP (heavyball)": "heavyball_soap",
-    "SOAP (pytorch": "po_soap",
+    "GaLore": "GaLore (galore_torch)",
+    "**SketchyShampoo**": "SketchyShampoo, rank 64",
+    "**SketchySOAP**": "SketchySOAP, rank 64",
+    "PSGD Kron": "PSGD Kron (heavyball)",
+    "Shampoo (pytorch": "Scalable Shampoo (pytorch_optimizer)",
+    "SOAP (heavyball)": "SOAP (heavyball)",
+    "SOAP (pytorch": "SOAP (pytorch_optimizer)",
 }
 
 
@@ -46,12 +46,12 @@ def test_a_peers_time_and_memory_are_those_of_the_performance_page(peer: str) ->
 
 def test_adamws_two_times_are_those_of_the_performance_page() -> None:
     _, times, megabytes, _ = line(README, "AdamW, foreach")
-    foreach, fused = (measured(PERFORMANCE, name) for name in ("adamw", "adamw_fused"))
+    foreach, fused = (measured(PERFORMANCE, name) for name in ("AdamW", "AdamW, fused"))
     assert times == "{} ({})".format(*(found["CPU ms a step"].split()[0] for found in (foreach, fused)))
     assert megabytes == foreach["state, MB"]
 
 
-@pytest.mark.parametrize("who", ["adamw", "sketchy_soap, rank 32", "soap"])
+@pytest.mark.parametrize("who", ["AdamW", "SketchySOAP, rank 32", "SOAP, dense (ours)"])
 def test_losses_and_state_under_the_picture_are_those_of_the_results_page(who: str) -> None:
     page = RESULTS.partition("### A small GPT")[2].partition("### ")[0]
     found = measured(page, who)

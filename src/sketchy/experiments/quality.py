@@ -287,20 +287,24 @@ def header(found: Sequence[Tuned]) -> list[str]:
     return [
         "optimizer", "loss", "minus AdamW", *(["accuracy", "lowest loss"] if classifies else []), "state, kB",
         "best rate", "seeds", "steps to AdamW's loss", STEPS_SURELY, "at AdamW's rate",
+        *(["accuracy at that rate", "lowest at that rate"] if classifies else []),
         "seconds", "in step()", "rates tried", "commit",
     ]  # fmt: skip
+
+
+def _accuracies(records: Iterable[Record]) -> list[float]:
+    return [record.accuracy for record in records if record.accuracy is not None]
 
 
 def cells(each: Tuned, header: Sequence[str]) -> list[str]:
     """One line of a table, for a variant that has a best rate."""
     digits = 3 if max(each.losses) < 10 else 1
-    accuracies = [record.accuracy for record in each.records if record.accuracy is not None]
     reached, surely = each.steps_to_adamws_loss, each.steps_surely_to_adamws_loss
     found = {
         "optimizer": each.variant.name,
         "loss": around(each.losses, digits),
         "minus AdamW": "" if each.minus_adamw is None else f"{each.minus_adamw:+.{digits}f}",
-        "accuracy": around(accuracies, 3) if accuracies else "",
+        "accuracy": around(_accuracies(each.records), 3),
         "lowest loss": around([record.lowest for record in each.records], digits),
         "state, kB": f"{each.bytes / 1e3:,.0f}",
         "best rate": f"{each.rate:g}{'*' if each.at_an_end else ''}",
@@ -308,6 +312,8 @@ def cells(each: Tuned, header: Sequence[str]) -> list[str]:
         "steps to AdamW's loss": "never" if reached is None else f"{reached:.0f}",
         STEPS_SURELY: "" if len(each.records) < 2 else "never" if surely is None else str(surely),
         "at AdamW's rate": around([r.loss for r in each.at_adamws_rate], digits),
+        "accuracy at that rate": around(_accuracies(each.at_adamws_rate), 3),
+        "lowest at that rate": around([r.lowest for r in each.at_adamws_rate], digits),
         "seconds": f"{each.seconds:.1f}",
         "in step()": f"{each.share_in_step:.0%}",
         "rates tried": str(len(each.tried)),
