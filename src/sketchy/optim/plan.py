@@ -132,7 +132,7 @@ def _plan(
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
         row_norms=None if is_adam or options.get("row_norm") is None else RowNorms.of(weight),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
-        momentum=Momentum.of(weight),
+        momentum=Momentum.of(weight, statistics),
     )
 
 
