@@ -181,7 +181,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         (
             {"shape": ("1024x1024",), "budget": "4MiB"},
             "budget='4MiB': SketchyShampoo needs at least 4.02 MiB for these weights, at rank 2;"
-            " 4.00 MiB of it is momentum, which --momentum-dtype bfloat16 halves",
+            " 4.00 MiB of it is momentum, which --momentum-dtype int8 divides by 4",
         ),
         ({"shape": ("9x9",), "plot": Path("memory.pdf")}, "plot='memory.pdf': must end in .png"),
         (

@@ -77,14 +77,14 @@ def encode_roots(r: Tensor, dither: Tensor, dtype: torch.dtype) -> tuple[Tensor,
 
     With t = 255 (r / s)^(1/2), c = floor(t + ``dither``), but at least 1 if r > 0. A moment with β₂ = 0.999
     changes by less than a code in a step: rounded to the nearest, or always up, it would never decay.
-    ``dither``, (..., n) or less, in [0, 1): see `spread`.
+    ``dither``: (..., n), see `spread`.
     """
     s = _scales(r, dtype)
     t = torch.empty_like(r)
     for part, of, own in _runs(r, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
-    t.sqrt_().mul_(ROOT_LEVELS).add_(dither * (1 - 2 * _ROUNDING) + _ROUNDING).floor_()
-    return t.clamp_(max=ROOT_LEVELS).maximum((r > 0).to(t.dtype)).to(torch.uint8), s
+    t.sqrt_().mul_(ROOT_LEVELS).add_(dither).floor_().clamp_(1, ROOT_LEVELS).mul_(r > 0)
+    return t.to(torch.uint8), s
 
 
 def decode_roots(c: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
@@ -96,17 +96,17 @@ def decode_roots(c: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def spread(step: Tensor, first: int, rows: int, columns: int) -> Tensor:
-    """Dither (K, rows, columns) in [0, 1), float32: other numbers for each step (K,), row and column.
+    """Dither (K, rows, columns) in (0, 1), float32: other numbers for each step (K,), row and column.
 
-    The same for the same arguments. Over steps, and over rows or columns, it covers the interval evenly.
-    ``first``: the number of the first row.
+    The same for the same arguments. Over steps, and over rows or columns, it covers the interval evenly. It
+    keeps off its ends by `_ROUNDING`. ``first``: the number of the first row.
     """
     down, across = (
         torch.arange(start, start + count, dtype=torch.float64, device=step.device).mul_(by).frac_()
         for start, count, by in ((first, rows, _ROW), (0, columns, _COLUMN))
     )
     phase = (step.double().reshape(-1, 1) * _STEP + down).frac_().float()
-    return (phase.unsqueeze(-1) + across.float()).frac_()
+    return (phase.unsqueeze(-1) + across.float()).frac_().mul_(1 - 2 * _ROUNDING).add_(_ROUNDING)
 
 
 def relative_error(x: Tensor, s: Tensor, levels: int) -> Tensor:

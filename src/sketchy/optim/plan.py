@@ -152,7 +152,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     """A bound on the scratch bytes of a step of ``count`` weights: beside weights, gradients and state (CPU).
 
     It counts two stacks (gradients and directions), more stacks for some options, ten times the size of the
-    bases for small factors, and three panels (`core.tuned.panels`).
+    bases for small factors, and three panels (`core.tuned.panels`). Momentum in few bits adds its codes.
     """
     if plan.path == "none":
         return 0
@@ -164,7 +164,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         + 12 * (options.get("solver") == "exact")
     )
     size, bases = _sizes(plan, count)
-    return stacks * size + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
+    return int((stacks + plan.momentum.stacks) * size) + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
 
 
 def _sizes(plan: Plan, count: int) -> tuple[int, int]:

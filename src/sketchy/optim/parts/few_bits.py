@@ -4,7 +4,7 @@ The rows are those of the matrix (first axis, all others), whatever the blocks o
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -42,8 +42,8 @@ class FewBits(ABC):
     def slots(self) -> Slots:
         shape, (m, n), wide = self.weight.layout.shape, self.rows, self.weight.wide
         first = next((i for i, size in enumerate(shape) if size == m), None) if m > 1 else None
-        codes = replace(self.weight.slot(Meaning.CODES, Codec(self.stored, self.stored)))
-        if self.width < n:
+        codes = self.weight.slot(Meaning.CODES, Codec(self.stored, self.stored))
+        if self.width < n:  # packed
             codes = Slot(Meaning.CODES, (m, self.width), (first, None), codes.codec)
         scale = Slot(Meaning.SCALE, (m, quantize.blocks(n)), (first, None), Codec(wide, wide))
         return {self.name: codes, f"{self.name}_scale": scale}
