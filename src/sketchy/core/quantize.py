@@ -30,7 +30,7 @@ def blocks(n: int) -> int:
 def encode(x: Tensor, levels: int, dtype: torch.dtype, fade: float = 0.0) -> tuple[Tensor, Tensor]:
     """Codes c (..., n), int8, and scales s (..., blocks) in ``dtype``, of x (..., n).
 
-    With t = L x / s, c is t rounded to the nearest integer. With ``fade`` = 1 - β₁, c = trunc(t + clip(fade t,
+    With t = L x / s, c is the nearest integer to t. With ``fade`` = 1 - β₁, it is trunc(t + clip(fade t,
     ±1/2)): the same for large t, but towards zero for small t. A momentum without new gradients, t = β₁ c,
     then loses a code at each step. The nearest integer to 0.9 c is c for c <= 4, so it would never vanish.
     """
@@ -110,7 +110,7 @@ def spread(step: Tensor, first: int, rows: int, columns: int) -> Tensor:
 
 
 def relative_error(x: Tensor, s: Tensor, levels: int) -> Tensor:
-    """The expected relative error ‖x̂ - x‖ / ‖x‖ of one rounding to the nearest code, for the stored x̂ (..., n).
+    """The expected relative error of one rounding to the nearest code, for stored numbers x (..., n).
 
     Rounding errors are evenly distributed over a code's width s / L, so their mean square is (s / L)² / 12.
     """

@@ -154,8 +154,8 @@ class Engine(Optimizer):
         """Load a state dict. If it does not fit, raise ValueError and change nothing.
 
         Each tensor of the state keeps its own dtype. (Torch would cast it to the parameter's.) Saved options
-        replace those of this optimizer, except for ``momentum_dtype`` and ``adam_dtype`` if they are set here:
-        then the loaded momenta are converted.
+        replace those of this optimizer, except for ``momentum_dtype`` and ``adam_dtype`` if they are not None
+        here: then the loaded momenta are converted.
         """
         final: dict[str, Any] = {}
         own = chosen(self)

@@ -248,8 +248,8 @@ class Options(TypedDict, total=False):
             None,
             _dtype(torch.float32, torch.bfloat16, torch.float64, "int8", "int4"),
             "dtype of the stored momentum; None: float32, or float64 for float64 weights; int8: blocks of 128"
-            " with one scale each; int4: coordinates in a sketch's basis, and 4 bits for the rest (int8 where"
-            " no basis has less than a quarter of the columns of a square one, and on Adam's path)",
+            " with one scale each; int4: coordinates in the basis of a sketch, and 4 bits for the rest; but"
+            " int8 on Adam's path, for flattened weights, and if no sketched axis is longer than 4 * rank",
             shapes_plan=True,
         ),
     ]
@@ -258,8 +258,9 @@ class Options(TypedDict, total=False):
         Option(
             None,
             _dtype(torch.float32, "int8"),
-            "dtype of both moments on Adam's path, if it has at least 4096 entries; None: the momentum as"
-            " momentum_dtype says, and the second moment in float32, or float64 for float64 weights",
+            "dtype of both moments on Adam's path; None: the momentum as momentum_dtype says, the second"
+            " moment in float32, or float64 for float64 weights; on this path, weights with less than 4096"
+            " entries are never stored in int8",
             shapes_plan=True,
         ),
     ]

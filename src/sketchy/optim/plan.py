@@ -164,7 +164,11 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         + 12 * (options.get("solver") == "exact")
     )
     size, bases = _sizes(plan, count)
-    return int((stacks + plan.momentum.stacks) * size) + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
+    return (
+        int((stacks + plan.momentum.stacks) * size)
+        + 10 * bases
+        + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
+    )
 
 
 def _sizes(plan: Plan, count: int) -> tuple[int, int]:

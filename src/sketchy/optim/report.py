@@ -55,8 +55,7 @@ class Report:
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         table = [
             "  ".join(
-                c.rjust(w) if i > 3 else c.ljust(w)
-                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+                c.rjust(w) if i > 3 else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
             )
             for line in lines
         ]

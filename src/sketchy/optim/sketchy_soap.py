@@ -6,8 +6,8 @@ from sketchy.optim.engine import Engine
 from sketchy.optim.parts.basis_moments import BasisMoments
 from sketchy.optim.plan import Design
 
-# The smallest state that trains as well as float32: `SketchySOAP(params, lr, **SMALL)`. Bases stay in float32:
-# in bfloat16 they would save another sixth, but cost some quality.
+# State in few bits: `SketchySOAP(params, lr, **SMALL)`. Bases stay in float32: in bfloat16 they would save
+# another sixth, but cost some quality.
 SMALL: dict[str, Any] = {"momentum_dtype": "int4", "adam_dtype": "int8"}
 
 

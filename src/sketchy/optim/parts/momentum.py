@@ -19,8 +19,8 @@ from sketchy.optim.stack import Gradient, Stack
 
 Known = Sequence[Sketch | None]  # the sketches of all axes
 
-# The relative error of momentum in few bits, against which preconditioners damp. A block of 128 normal numbers
-# has a scale of about 3 root mean squares: rounding to 8 bits errs by 3 / (127 √12) of it, and the decayed
+# The relative error of momentum in few bits, against which preconditioners damp. The scale of a block of 128
+# normal numbers is about 3 root mean squares: rounding to 8 bits errs by 3 / (127 √12) of it, and the decayed
 # errors of earlier steps double this. In 4 bits the same damping is enough, since the strong directions are
 # in the coordinates. Without damping, SketchySOAP's steps were up to 44 times as long on steep spectra.
 _ROUNDING = 2 / 127
@@ -120,8 +120,8 @@ class InEightBits(Momentum):
 class InFourBits(InEightBits):
     """M = U C + R: coordinates C in the basis U of a sketch, in bfloat16, and codes of 4 bits for the rest R.
 
-    C = bf16(Uᵀ M), and R = M - U C takes up the rounding error of C. Of the two bases, U is that of the longer
-    axis; then C is smallest.
+    C = bf16(Uᵀ M), and R = M - U C takes up the rounding error of C. Of all bases, U is that of the
+    longest axis; then C is smallest.
     """
 
     axis: Axis = field(kw_only=True)
