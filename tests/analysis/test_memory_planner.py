@@ -112,28 +112,29 @@ def test_a_peers_momentum_and_second_moments_are_told_apart(
 
 
 @pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
-@pytest.mark.parametrize("momentum_dtype", [None, BF16], ids=str)
+@pytest.mark.parametrize("momentum_dtype", [None, BF16, "int8", "int4"], ids=str)
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
         (SketchyShampoo, {"rank": 3}),
         (SketchyShampoo, {"rank": 3, "graft": "rmsprop", "block_size": 5}),
         (SketchySOAP, {"rank": 3}),
+        (SketchySOAP, {"rank": 3, "adam_dtype": "int8"}),
         (SketchySOAP, {"rank": 100}),
         (Shampoo, {"block_size": 5}),
     ],
     ids=str,
 )
 def test_ours_is_the_real_state_part_by_part(
-    optimizer: type[Engine], options: dict[str, Any], dtype: torch.dtype, momentum_dtype: torch.dtype | None
+    optimizer: type[Engine], options: dict[str, Any], dtype: torch.dtype, momentum_dtype: Any
 ) -> None:
     options = {**options, "momentum_dtype": momentum_dtype}
-    params = real(dtype=dtype)
+    params = real({**SHAPES, "large_embed.weight": (80, 60)}, dtype)
     made = optimizer(list(params.items()), **options)
     walk(made, params.values())
     found = total(described(params).values(), planned(optimizer, **options))
     assert found.total == held(made)
-    assert found.momentum == held(made, "momentum")
+    assert found.momentum == held(made, "momentum", "momentum_scale", "momentum_coordinates")
     assert found.other == held(made, "step", "skipped", "turn", "row_moment", "column_moment", "graft_root")
     assert found.second_moment > 0
 

@@ -126,13 +126,20 @@ def test_json_is_alone_and_its_parts_sum_up(capsys: pytest.CaptureFixture[str], 
 
 
 def test_dtypes_of_weights_and_of_momentum_count(capsys: pytest.CaptureFixture[str]) -> None:
-    plain, half, light = (
+    plain, half, light, small = (
         found(capsys, shape=("300x200",), ranks=(8,), **options)
-        for options in ({}, {"dtype": "bfloat16"}, {"momentum_dtype": "bfloat16"})
+        for options in (
+            {},
+            {"dtype": "bfloat16"},
+            {"momentum_dtype": "bfloat16"},
+            {"momentum_dtype": "int4", "adam_dtype": "int8"},
+        )
     )
     assert of(half, "AdamW")["bytes"] - 4 == (of(plain, "AdamW")["bytes"] - 4) / 2
     assert of(half, "SketchyShampoo", 8)["bytes"] == of(plain, "SketchyShampoo", 8)["bytes"]
     assert of(light, "SketchyShampoo", 8)["momentum"] == of(plain, "SketchyShampoo", 8)["momentum"] / 2
+    # packed codes, two scales a row, and 8 coordinates a column in bfloat16
+    assert of(small, "SketchyShampoo", 8)["momentum"] == 300 * 100 + 4 * 300 * 2 + 2 * 8 * 200
 
 
 def test_a_planned_budget_is_what_the_optimizer_then_holds(
@@ -181,7 +188,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         (
             {"shape": ("1024x1024",), "budget": "4MiB"},
             "budget='4MiB': SketchyShampoo needs at least 4.02 MiB for these weights, at rank 2;"
-            " 4.00 MiB of it is momentum, which --momentum-dtype bfloat16 halves",
+            " 4.00 MiB of it is momentum, which --momentum-dtype int8 divides by 4",
         ),
         ({"shape": ("9x9",), "plot": Path("memory.pdf")}, "plot='memory.pdf': must end in .png"),
         (

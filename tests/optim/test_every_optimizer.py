@@ -118,7 +118,8 @@ def test_weights_of_any_real_dtype_train_and_keep_it(case: Case, dtype: torch.dt
         assert p.numel() == 0 or not torch.equal(p, old)
         torch.testing.assert_close(p.float(), q, rtol=tolerance, atol=tolerance)
     for name, tensor in snapshot(optimizer).items():
-        assert name.count(".") < 2 or tensor.dtype in (F32, F64), name
+        in_few_bits = "int" in str(case.options) and "momentum" in name
+        assert name.count(".") < 2 or tensor.dtype in (F32, F64) or in_few_bits, name
 
 
 @every_case

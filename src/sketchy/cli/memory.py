@@ -17,7 +17,8 @@ def memory(
     plot: Path | None = None,
     json: bool = False,
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None,
-    momentum_dtype: Literal["float32", "bfloat16"] | None = None,
+    momentum_dtype: Literal["float32", "bfloat16", "int8", "int4"] | None = None,
+    adam_dtype: Literal["float32", "int8"] | None = None,
 ) -> None:
     """Count the bytes of optimizer state that a model needs, for our optimizers and for others.
 
@@ -33,12 +34,15 @@ def memory(
         json: Print only JSON.
         dtype: Type of all weights; if not given, their own (float32 for --shape).
         momentum_dtype: Type of our optimizers' momentum, as in their options; float32 if not given.
+        adam_dtype: Type of our optimizers' moments on Adam's path (embeddings, heads, vectors), as in their
+            options; int8 is for weights with at least 4096 entries.
     """
     from sketchy.cli import memory_report as report
 
     with user_mistakes("sketchy memory"):
+        options = {"momentum_dtype": momentum_dtype, "adam_dtype": adam_dtype}
         weights = report.gather(shape, model, file, dtype)
-        result = report.Report(weights, ranks, budget, {"momentum_dtype": momentum_dtype})
+        result = report.Report(weights, ranks, budget, options)
         if plot is not None:
             report.draw(result, plot)
     if json:

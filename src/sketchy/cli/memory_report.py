@@ -85,7 +85,7 @@ class Report:
                 for optimizer in (SketchyShampoo, SketchySOAP):
                     self.fits.append(fit(optimizer, list(weights.values()), self.budget, **options))
             except ValueError as error:
-                hint = "" if options.get("momentum_dtype") else ", which --momentum-dtype bfloat16 halves"
+                hint = "" if options.get("momentum_dtype") else ", which --momentum-dtype int8 divides by 4"
                 raise ValueError(f"budget={budget!r}: {error}{hint}") from None
 
     def floats_per_weight(self, size: int) -> float:

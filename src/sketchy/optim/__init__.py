@@ -6,4 +6,5 @@ from sketchy.optim.shampoo import Shampoo as Shampoo
 from sketchy.optim.sketchy_adagrad import SketchyAdagrad as SketchyAdagrad
 from sketchy.optim.sketchy_shampoo import PAPER as PAPER
 from sketchy.optim.sketchy_shampoo import SketchyShampoo as SketchyShampoo
+from sketchy.optim.sketchy_soap import SMALL as SMALL
 from sketchy.optim.sketchy_soap import SketchySOAP as SketchySOAP

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from sketchy.core.tasks import gather, run
 from sketchy.optim import options as table
 from sketchy.optim.covariances import KnownCovariance, known_covariances
-from sketchy.optim.loading import NAME, check_loaded, restore_
+from sketchy.optim.loading import NAME, check_loaded, chosen, restore_
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
@@ -119,7 +119,8 @@ class Engine(Optimizer):
     def report(self) -> Report:
         """A printable table with a row for each parameter.
 
-        Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients.
+        Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
+        stored in few bits, there is also its relative rounding error.
         """
         names = names_of(self.param_groups)
         rows = [
@@ -152,16 +153,19 @@ class Engine(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict. If it does not fit, raise ValueError and change nothing.
 
-        Each tensor of the state keeps its own dtype. (Torch would cast it to the parameter's.)
+        Each tensor of the state keeps its own dtype. (Torch would cast it to the parameter's.) Saved options
+        replace those of this optimizer, except for ``momentum_dtype`` and ``adam_dtype`` if they are not None
+        here: then the loaded momenta are converted.
         """
         final: dict[str, Any] = {}
+        own = chosen(self)
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
             check_loaded(self, loaded, self._plan, self.saved_as)
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
-            restore_(self, final, self._plan)
+            restore_(self, final, own, self._plan)
 
         hooks = (
             self.register_load_state_dict_pre_hook(check),  # runs after the user's hooks

@@ -8,8 +8,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sketchy.optim import options
+from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.plan import Plan
-from sketchy.optim.slots import Meaning, Slot
+from sketchy.optim.slots import Meaning, Slot, State
+from sketchy.optim.stack import Group, Stack
 
 PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
 NAME = "sketchy_optimizer"  # the key of the optimizer's name in a parameter group
@@ -17,6 +19,7 @@ _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of the
 # Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options
 # show which optimizer saved them.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
+_CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer was made with counts, if it is not None
 _ASKEW = 0.05  # how far a basis may be from orthonormal; rounding to bfloat16 gives a tenth of this
 
 
@@ -26,7 +29,8 @@ def _pairs(
     """(saved options, parameter, name, key of its saved state) for each parameter."""
     pairs = []
     for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
-        settings = {**optimizer.defaults, **{k: v for k, v in saved.items() if k != "params"}}
+        settings = {**optimizer.defaults, **dict.fromkeys(_CHOSEN), **saved}
+        del settings["params"]
         names = saved.get("param_names") or group.get("param_names") or [None] * len(group["params"])
         for p, name, key in zip(group["params"], names, saved["params"], strict=True):
             pairs.append((settings, p, name, key))
@@ -124,10 +128,14 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
         return f"of type {type(value).__name__}, not a tensor of shape {slot.stored}"
     if tuple(value.shape) != slot.stored:
         return f"of shape {tuple(value.shape)}, not a tensor of shape {slot.stored}"
-    if not value.is_floating_point() or value.layout != torch.strided:
+    codes = slot.meaning is Meaning.CODES
+    fits = value.dtype == slot.codec.dtype if codes else value.is_floating_point()
+    if not fits or value.layout != torch.strided:
         return f"in {value.dtype}, {value.layout}, not in {slot.codec.dtype}, strided"
     if value.is_meta:
         return ""
+    if codes:
+        return "with the code -128" if value.dtype == torch.int8 and (value == -128).any() else ""
     if not torch.isfinite(value).all():
         return "with NaN or Inf"
     if not slot.meaning.signed and value.min() < 0:
@@ -140,12 +148,42 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
     return ""
 
 
-def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanOf) -> None:
-    """Convert each loaded tensor to the dtype of its slot. Torch has cast it to the parameter's dtype."""
-    for group in optimizer.param_groups:
-        group.update(options.check(group, ""))  # for example, betas may have been saved as a list
+def chosen(optimizer: Optimizer) -> list[Group]:
+    """For each group, the dtypes of momenta that a user chose: they count more than those of a checkpoint."""
+    return [{k: group[k] for k in _CHOSEN if group.get(k) is not None} for group in optimizer.param_groups]
+
+
+def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], plan_of: PlanOf) -> None:
+    """Convert each loaded tensor to the dtype of its slot. Torch has cast it to the parameter's dtype.
+
+    ``own``: see `chosen`. Momenta of other dtypes are converted.
+    """
+    kept = {}
+    for group, saved, mine in zip(optimizer.param_groups, loaded["param_groups"], own, strict=True):
+        dtypes = {**{k: saved.get(k) for k in _CHOSEN}, **mine}
+        group.update(options.check({**group, **dtypes}, ""))  # for example, betas may be saved as a list
+        kept.update(dict.fromkeys(group["params"], mine))
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
-            for k, slot in plan_of(settings, p, name).slots.items():
-                device = "cpu" if slot.on_host else p.device
-                optimizer.state[p][k] = saved[k].detach().to(device, slot.codec.dtype, copy=True)
+            before, after = plan_of(settings, p, name), plan_of({**settings, **kept[p]}, p, name)
+            state = {
+                k: saved[k].detach().to("cpu" if slot.on_host else p.device, slot.codec.dtype, copy=True)
+                for k, slot in before.slots.items()
+            }
+            optimizer.state[p] = (
+                state if after is before else _converted(p, state, before, after, {**settings, **kept[p]})
+            )
+
+
+def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group) -> State:
+    """A state with momenta and second moments stored as the plan ``after`` says."""
+    new = after.create(p.device)
+    new.update({k: state[k] for k, slot in after.slots.items() if before.slots.get(k) == slot})
+    source, target = Stack([p], [state], before, group, False), Stack([p], [new], after, group, False)
+    if before.momentum.slots != after.momentum.slots:
+        sketches = before.statistics.read(source)
+        after.momentum.write(target, before.momentum.read(source, sketches), sketches)
+    old, now = before.preconditioner, after.preconditioner
+    if isinstance(old, EntryMoments) and isinstance(now, EntryMoments) and old.slots != now.slots:
+        now.write(target, now.read(target).copy_(old.read(source)))
+    return new

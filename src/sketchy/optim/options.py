@@ -56,13 +56,14 @@ def _flag(name: str, value: Any) -> bool:
     return value
 
 
-def _dtype(*allowed: torch.dtype) -> Callable[[str, Any], str | None]:
+def _dtype(*allowed: torch.dtype | str) -> Callable[[str, Any], str | None]:
     names = [str(dtype).removeprefix("torch.") for dtype in allowed]
+    shown = ", ".join(repr(dtype) if isinstance(dtype, str) else str(dtype) for dtype in allowed)
 
     def check(name: str, value: Any) -> str | None:
         given = str(value).removeprefix("torch.")
         if value is not None and given not in names:
-            raise ValueError(f"{name}={value}: must be one of None, {', '.join('torch.' + n for n in names)}")
+            raise ValueError(f"{name}={value}: must be one of None, {shown}")
         return None if value is None else given
 
     return check
@@ -276,8 +277,21 @@ class Options(TypedDict, total=False):
         torch.dtype | str | None,
         Option(
             None,
-            _dtype(torch.float32, torch.bfloat16, torch.float64),
-            "dtype of the stored momentum; None: float32, or float64 for float64 weights",
+            _dtype(torch.float32, torch.bfloat16, torch.float64, "int8", "int4"),
+            "dtype of the stored momentum; None: float32, or float64 for float64 weights; int8: blocks of 128"
+            " with one scale each; int4: coordinates in the basis of a sketch, and 4 bits for the rest; but"
+            " int8 on Adam's path, for flattened weights, and if no sketched axis is longer than 4 * rank",
+            shapes_plan=True,
+        ),
+    ]
+    adam_dtype: Annotated[
+        torch.dtype | str | None,
+        Option(
+            None,
+            _dtype(torch.float32, "int8"),
+            "dtype of both moments on Adam's path; None: the momentum as momentum_dtype says, the second"
+            " moment in float32, or float64 for float64 weights; on this path, weights with less than 4096"
+            " entries are never stored in int8",
             shapes_plan=True,
         ),
     ]

@@ -140,7 +140,7 @@ def _plan(
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
         row_norms=None if is_adam or options.get("row_norm") is None else RowNorms.of(weight),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
-        momentum=Momentum.of(weight),
+        momentum=Momentum.of(weight, statistics),
     )
 
 
@@ -160,7 +160,7 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     """A bound on the scratch bytes of a step of ``count`` weights: beside weights, gradients and state (CPU).
 
     It counts two stacks (gradients and directions), more stacks for some options, ten times the size of the
-    bases for small factors, and three panels (`core.tuned.panels`).
+    bases for small factors, and three panels (`core.tuned.panels`). Momentum in few bits adds its codes.
     """
     if plan.path == "none":
         return 0
@@ -175,7 +175,11 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
     size, bases = _sizes(plan, count)
     if options.get("polar"):  # four matrices as long and as wide as the shortest axis
         bases += count * plan.layout.count * plan.work.itemsize * min(plan.layout.block) ** 2
-    return stacks * size + 10 * bases + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
+    return (
+        int((stacks + plan.momentum.stacks) * size)
+        + 10 * bases
+        + 3 * max(sizes.PANEL_BYTES, size // sizes.MOST_PANELS)
+    )
 
 
 def _sizes(plan: Plan, count: int) -> tuple[int, int]:

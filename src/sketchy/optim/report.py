@@ -8,7 +8,8 @@ from torch import Tensor
 
 from sketchy.optim.covariances import known_covariances
 from sketchy.optim.plan import Plan
-from sketchy.optim.slots import State
+from sketchy.optim.slots import State, fits
+from sketchy.optim.stack import Stack
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class ParameterRow:
     bytes: int  # size of the state (also before the first step)
     escaped_share: float | None  # the share of ρ I in tr(B Bᵀ + ρ I), the largest over axes and blocks
     certified_error: float | None  # bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, the largest over axes and blocks
+    momentum_error: float | None  # expected ‖M̂ - M‖ / ‖M‖ of the last rounding, if momentum is in few bits
     skipped: int  # gradients that were not finite
 
 
@@ -44,15 +46,16 @@ class Report:
         return sum(row.bytes for row in self.rows)
 
     def __str__(self) -> str:
-        head = ("parameter", "shape", "path", "rank", "bytes", "escaped", "error <=", "skipped")
+        head = ("parameter", "shape", "path", "rank", "bytes", "escaped", "error <=", "rounding", "skipped")
         lines = [head, *(_cells(row) for row in self.rows)]
-        lines.append(("total", "", "", "", f"{self.bytes:,}", "", "", f"{sum(r.skipped for r in self.rows)}"))
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        right = {4, 5, 6, 7}
+        skipped = sum(row.skipped for row in self.rows)
+        lines.append(("total", "", "", "", f"{self.bytes:,}", "", "", "", f"{skipped}"))
+        if all(row.momentum_error is None for row in self.rows):  # no momentum is stored in few bits
+            lines = [(*line[:7], *line[8:]) for line in lines]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         table = [
             "  ".join(
-                c.rjust(w) if i in right else c.ljust(w)
-                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+                c.rjust(w) if i > 3 else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
             )
             for line in lines
         ]
@@ -64,7 +67,10 @@ def _cells(row: ParameterRow) -> tuple[str, ...]:
         "-" if rank is None else f"{rank}{'=' if exact else ''}"
         for rank, exact in zip(row.ranks, row.exact, strict=True)
     )
-    shares = ("" if share is None else f"{share:.1%}" for share in (row.escaped_share, row.certified_error))
+    shares = (
+        "" if share is None else f"{share:.1%}"
+        for share in (row.escaped_share, row.certified_error, row.momentum_error)
+    )
     return (
         row.name,
         "x".join(map(str, row.shape)) or "()",
@@ -83,6 +89,8 @@ def report(parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any
 
 def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]) -> ParameterRow:
     known = list(known_covariances(p, plan, state, options)) if state else []
+    stepped = fits(state, plan.slots)  # not with options of another state, which the next step would refuse
+    stack = Stack([p], [state], plan, dict(options), False) if stepped else None
     return ParameterRow(
         name=name,
         shape=tuple(p.shape),
@@ -92,5 +100,6 @@ def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, A
         bytes=plan.bytes,
         escaped_share=max((float(k.escaped_share().max()) for k in known), default=None),
         certified_error=max((float(k.certified_error().max()) for k in known), default=None),
+        momentum_error=plan.momentum.error(stack, plan.statistics.read(stack)) if stack else None,
         skipped=int(state["skipped"]) if state else 0,
     )

@@ -27,10 +27,12 @@ class Meaning(Enum):
     BASIS = "basis"  # orthonormal columns
     SPECTRUM = "spectrum"  # eigenvalues, escaped masses, certified errors
     MOMENT = "moment"  # averages of squares, or their roots
+    CODES = "codes"  # integers that stand for numbers
+    SCALE = "scale"  # the units of codes
 
     @property
     def signed(self) -> bool:
-        return self in (Meaning.MOMENTUM, Meaning.BASIS)
+        return self in (Meaning.MOMENTUM, Meaning.BASIS, Meaning.CODES)
 
 
 @dataclass(frozen=True)

@@ -155,12 +155,16 @@ class Stack:
         changed, coded = self._new, self.plan.coded
         for name in coded.keys() & changed.keys():
             changed[name] = coded[name].encode(changed[name])
+        self.store(changed)
         if self.good is not None:
-            old = {name: self._encoded(name) if name in coded else self.read((name,))[0] for name in changed}
-            changed = {name: _select(self.good, new, old[name]) for name, new in changed.items()}
-            changed["skipped"] = self["skipped"] + ~self.good
-        self._scatter(changed)
+            self._scatter({"skipped": self["skipped"] + ~self.good})
         self._old, self._new = {}, {}
+
+    def store(self, values: Mapping[str, Tensor]) -> None:
+        """Write encoded values into the state at once. Those of bad gradients are dropped."""
+        if self.good is not None:
+            values = {name: _select(self.good, new, self._encoded(name)) for name, new in values.items()}
+        self._scatter(values)
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ def step(stack: Stack) -> Task[None]:
     new = yield from plan.statistics.update(stack, G, old)  # Alg. 3, line 5
     learned = yield from plan.preconditioner.update(stack, G, old, new)
     length = plan.graft.update(stack, G)
-    x, ahead = plan.momentum.update(stack, G)
+    x, ahead = plan.momentum.update(stack, G, old, new)
     del G, old, new  # their memory is free for the direction
     x, ahead = plan.layout.split(x), plan.layout.each(ahead)
     direction, scale = _direction_(stack, steps, x, ahead, learned, length)  # Alg. 3, line 6

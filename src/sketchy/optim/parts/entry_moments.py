@@ -1,5 +1,6 @@
 """Adam's path: a second moment for each entry, for vectors, embeddings and output heads."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,6 +11,7 @@ from sketchy.core.moments import correction, divide_by_root, observe_root_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.parts.few_bits import FEWEST, Roots
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import Codec, Meaning, Slots
 from sketchy.optim.stack import Gradient, Stack
@@ -21,21 +23,36 @@ class EntryMoments:
     waits: ClassVar[bool] = False
 
     slots: Slots
+    codes: Roots | None = None  # how the roots are stored, if in few bits
 
     @classmethod
     def of(cls, weight: WeightSpec, statistics: Sketches) -> "EntryMoments":
-        return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(weight.wide, weight.work))})
+        if weight.options["adam_dtype"] != "int8" or math.prod(weight.layout.shape) < FEWEST:
+            wide = weight.wide if weight.options["adam_dtype"] == "int8" else weight.dtype("adam_dtype")
+            return cls({"root_moment": weight.slot(Meaning.MOMENT, Codec(wide, weight.work))})
+        codes = Roots("root_moment", weight)
+        return cls(codes.slots, codes)
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[None]:
         yield from ()
-        root = stack.stacked("root_moment")
+        root = self.read(stack)
         observe_root_(root, G.whole, stack.group["betas"][1], stack.good)
-        stack.put_back("root_moment", root)
+        self.write(stack, root)
 
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
-        root = stack.stacked("root_moment").reshape(x.shape)
+        root = self.read(stack).reshape(x.shape)
         filled = correction(stack.group["betas"][1], stack.count)
         divide_by_root(x, root, filled, stack.group["eps"], out=x)
         return x, scale
+
+    def read(self, stack: Stack) -> Tensor:
+        """The roots of the second moments (K, *shape). After they were changed in place, `write` them."""
+        return stack.stacked("root_moment") if self.codes is None else self.codes.read(stack)
+
+    def write(self, stack: Stack, root: Tensor) -> None:
+        if self.codes is None:
+            stack.put_back("root_moment", root)
+        else:
+            self.codes.write(stack, root)

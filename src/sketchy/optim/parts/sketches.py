@@ -154,6 +154,10 @@ class Sketches:
                 streams.append({"A": A, "norm": W.norm(G.norm, other), "whitened": whitened})
         return streams
 
+    def as_stored(self, stack: Stack, basis: Tensor) -> Tensor:
+        """A new basis as the next step will read it: rounded if it was updated now."""
+        return basis if self.codec.plain or not stack.due else self.codec.decode(self.codec.encode(basis))
+
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         exact = next((axis for axis in self.live if axis.exact), None)
         return None if exact is None or self.whitened else exact.stored(state).eigenvalues.sum(-1)
@@ -161,7 +165,7 @@ class Sketches:
     def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
         """Store a sketch. If its basis is rounded, the error is added to its certified error."""
         if not self.codec.plain:
-            stored = self.codec.decode(self.codec.encode(sketch.basis))
+            stored = self.as_stored(stack, sketch.basis)
             error = exchange_error(sketch.basis, sketch.eigenvalues, stored)
             sketch = replace(sketch, error_bound=sketch.error_bound + error)
         stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
