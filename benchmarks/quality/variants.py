@@ -17,12 +17,19 @@ from benchmarks.registry.changes import ABLATION, KINDS, named
 from benchmarks.registry.dense_soap import SOAP
 from benchmarks.registry.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
 from sketchy.experiments.quality import Variant
+from sketchy.optim import SMALL
 
 # Ours with other options. A name begins with the name of the optimizer. They run only if asked for.
 WITH_OPTIONS: dict[str, Entry] = {
-    "sketchy_soap_bf16": Entry(
-        ours(sketchy.SketchySOAP, momentum_dtype=torch.bfloat16), "momentum in bfloat16", ranked=True
+    "sketchy_soap_int8": Entry(
+        ours(sketchy.SketchySOAP, momentum_dtype="int8", adam_dtype="int8"),
+        "momentum and Adam's path in 8 bits",
+        ranked=True,
     ),
+    "sketchy_soap_small": Entry(
+        ours(sketchy.SketchySOAP, **SMALL), "momentum in 4 bits, Adam's path in 8", ranked=True
+    ),
+    "sketchy_soap_polar": Entry(ours(sketchy.SketchySOAP, polar=3), "with a polar step", ranked=True),
     **{
         named(name, change): Entry(ours(KINDS[name], **options), change, ranked=True)
         for name, own in ABLATION.items()

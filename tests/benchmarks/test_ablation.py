@@ -157,8 +157,8 @@ def test_ours_with_options_are_ours_and_run_only_if_asked_for(name: str) -> None
 
 def test_a_named_variant_is_built_with_its_options_and_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(20, 12)
-    bf16 = build(Variant("sketchy_soap_bf16", 8), model, 1e-3).param_groups[0]
-    assert (bf16["rank"], bf16["momentum_dtype"]) == (8, "bfloat16")
+    small = build(Variant("sketchy_soap_small", 8), model, 1e-3).param_groups[0]
+    assert (small["rank"], small["momentum_dtype"]) == (8, "int4")
     on = build(Variant(named("sketchy_soap", ALL), 8), model, 1e-3).param_groups[0]
     assert (on["betas"], on["row_norm"]) == ((0.9, 0.95), 0.95)
     make = ours(sketchy.SketchyShampoo, graft_scale=3.0, momentum_dtype=torch.bfloat16)
