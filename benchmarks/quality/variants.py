@@ -7,7 +7,6 @@ recommend, see ``benchmarks.registry.optimizers``.
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-import torch
 from torch import nn, optim
 from torch.optim import Optimizer
 

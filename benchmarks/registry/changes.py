@@ -66,25 +66,7 @@ def changes(switches: Mapping[str, Switch]) -> dict[str, Settings]:
     return unique
 
 
-# On top of all changes. They are options, not defaults.
-EXTRAS: dict[str, dict[str, Settings]] = {
-    "sketchy_soap": {
-        "8-bit momentum": {"momentum_dtype": "int8"},
-        "4-bit momentum": {"momentum_dtype": "int4"},
-        "polar step": {"polar": 3},
-    },
-    "sketchy_shampoo": {},
-}
-
-
-def with_extras(optimizer: str) -> dict[str, Settings]:
-    """All changes of `changes`, and each extra on top of all switches."""
-    found = changes(SWITCHES[optimizer])
-    extras = {f"all on, {name}": {**found[ALL], **more} for name, more in EXTRAS[optimizer].items()}
-    return {**found, **extras}
-
-
-ABLATION: dict[str, dict[str, Settings]] = {optimizer: with_extras(optimizer) for optimizer in SWITCHES}
+ABLATION: dict[str, dict[str, Settings]] = {name: changes(some) for name, some in SWITCHES.items()}
 
 
 def named(optimizer: str, change: str) -> str:
