@@ -162,7 +162,7 @@ def test_scaling_every_gradient_changes_no_share(scale: float):
 def test_what_our_optimizers_know_holds_the_truth(make: Any, graft: str | None, solver: str):
     if make is Shampoo and solver == "exact":
         pytest.skip("Shampoo has no solver")
-    options = {} if make is Shampoo else {"rank": 8, "solver": solver}
+    options = {} if make is Shampoo else {"rank": 8, "solver": solver, "whiten": False}
     net, stream = Net(14, 30), gradients(40, (14, 30))
     optimizer = make([("weight", net.weight)], lr=0.0, betas=(0.0, BETA2), graft=graft, **options)
     records = follow(optimizer, net.weight, stream, optimizer, top=5).records
@@ -181,6 +181,17 @@ def test_what_our_optimizers_know_holds_the_truth(make: Any, graft: str | None, 
         assert low * (1 - ROUNDING) <= intrinsic(true) <= high * (1 + ROUNDING)
         if make is Shampoo:
             assert record.intrinsic_dimension == pytest.approx(intrinsic(true), rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [SketchyShampoo, SketchySOAP])
+def test_records_of_whitened_gradients_say_so_and_take_no_trace_from_moments_of_plain_ones(make: Any):
+    net, stream = Net(14, 30), gradients(20, (14, 30))
+    optimizer = make([net.weight], lr=0.0, betas=(0.0, BETA2), rank=14, whiten=True)
+    left, right = follow(optimizer, net.weight, stream, optimizer).records
+    assert left.whitened and right.whitened
+    assert right.trace is None  # the left covariance is kept in full, and knows its own trace
+    assert left.trace is not None and left.trace != pytest.approx(float(truth(stream)["left"].sum()), rel=0.1)
+    assert not any(r.whitened for r in follow(net, net.weight, stream, optimizer).records)
 
 
 def test_a_factor_that_is_kept_whole_tells_the_trace_of_the_other():

@@ -64,7 +64,7 @@ def test_the_masked_road_gives_the_same_steps(
         ends.append(snapshot(optimizer))
         blind(monkeypatch)
     assert_near(
-        ends[1], ends[0], 1e-9 if dtype == F64 else 1e-3, skip=("basis", "coordinates", "error_bound")
+        ends[1], ends[0], 1e-8 if dtype == F64 else 5e-3, skip=("basis", "coordinates", "error_bound")
     )
 
 
@@ -151,7 +151,7 @@ def test_a_bad_gradient_is_skipped_and_counted_and_training_goes_on(case: Case, 
     assert counted == {(6, 5): 2, (4, 3, 2, 2): 1, (5,): 1, (): 1, (7, 4): 1}
     for state in optimizer.state.values():
         state["skipped"].zero_()
-    assert_near(snapshot(optimizer), snapshot(without), 1e-9)
+    assert_near(snapshot(optimizer), snapshot(without), 1e-8)
 
 
 @every_case

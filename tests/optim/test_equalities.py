@@ -17,6 +17,7 @@ SOAP_EPS = 1e-4
 SOAP = 1e-9  # rounding 1e-16 of entries that are zero in exact arithmetic, over SOAP_EPS, a thousand times
 ALG_3: dict[str, Any] = {"lr": LR, "graft": None, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
 DECAYS = (1.0, 0.95)
+PLAIN = {"whiten": False, "row_norm": None}  # SOAP itself: without what SketchySOAP adds to it
 
 
 def play(player: Any, G: Tensor, attribute: str = "X", **options: Any) -> Tensor:
@@ -127,7 +128,7 @@ def test_a_preconditioned_vector_under_sketchy_shampoo_is_sketchy_adagrad(rank):
 def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
     X, G = start(shape), gradients(shape)
     options = {"betas": betas, "nesterov": nesterov, "eps": SOAP_EPS, "weight_decay": 0.1}
-    ours = options | {"lr": LR, "rank": 12, "graft": graft, "graft_scale": 1.0}
+    ours = options | {"lr": LR, "rank": 12, "graft": graft, "graft_scale": 1.0} | PLAIN
     found = train_one(SketchySOAP, X, G, **ours).flatten(2)
     player = reference.Soap.start(X.flatten(1))
     expected = play(player, G.flatten(2), graft=graft, **options)
@@ -139,6 +140,7 @@ def test_at_full_rank_sketchy_soap_is_soap(shape, graft, betas, nesterov):
 def test_at_full_rank_with_row_norms_sketchy_soap_is_soap_with_normalized_rows(row_norm, graft):
     X, G = start((7, 5)), gradients((7, 5)) * torch.logspace(-2, 2, 7, dtype=torch.float64).unsqueeze(1)
     options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "row_norm": row_norm}
+    options |= {"whiten": False}
     found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft=graft, graft_scale=1.0, **options)
     expected = play(reference.Soap.start(X), G, graft=graft, **options)
     assert_close(found, expected, scale=1, tolerance=SOAP)
@@ -151,7 +153,7 @@ def test_at_full_rank_with_row_norms_sketchy_soap_is_soap_with_normalized_rows(r
 def test_at_full_rank_whitened_soap_is_soap_with_whitened_factors(shape, sketch_beta2):
     X, G = start(shape), gradients(shape) * torch.logspace(-1, 1, shape[0], dtype=torch.float64).unsqueeze(1)
     options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "graft": "own"}
-    options |= {"sketch_beta2": sketch_beta2, "whiten": True}
+    options |= {"sketch_beta2": sketch_beta2, "whiten": True, "row_norm": None}
     found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft_scale=1.0, **options)
     expected = play(reference.Soap.start(X), G, **options)
     assert_close(found, expected, scale=1, tolerance=SOAP)
@@ -161,7 +163,7 @@ def test_at_full_rank_whitened_soap_is_soap_with_whitened_factors(shape, sketch_
 def test_at_full_rank_with_a_polar_step_sketchy_soap_is_soap_with_one():
     X, G = start((7, 5)), gradients((7, 5))
     options = {"betas": (0.9, 0.95), "eps": SOAP_EPS, "weight_decay": 0.1, "graft": "own", "row_norm": 0.95}
-    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft_scale=1.0, polar=3, **options)
+    found = train_one(SketchySOAP, X, G, lr=LR, rank=12, graft_scale=1.0, polar=3, whiten=False, **options)
     expected = play(reference.Soap.start(X), G, polar_steps=3, **options)
     assert_close(found, expected, scale=1, tolerance=SOAP)
 
@@ -214,7 +216,7 @@ def test_one_sided_soap_has_one_moment_for_each_direction_of_the_shortest_axis()
         x = x - LR * U @ (U.T @ ahead / (root + SOAP_EPS * root.max()))
         expected.append(x)
     options = {"lr": LR, "betas": (beta1, beta2), "eps": SOAP_EPS, "weight_decay": 0.0, "graft": None}
-    found = train_one(SketchySOAP, X, G, one_sided=True, **options)
+    found = train_one(SketchySOAP, X, G, one_sided=True, **options, **PLAIN)
     assert_close(found, torch.stack(expected), scale=1, tolerance=SOAP)
 
 
@@ -255,7 +257,7 @@ def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
     """A square weight: one gradient then fixes both bases."""
     X, G = start((5, 5)), gradients((5, 5))
     options = {"graft": graft, "graft_scale": 1.0, "eps": SOAP_EPS, "weight_decay": 0.0}
-    found = train_one(SketchySOAP, X, G, lr=LR, update_every=4, **options)
+    found = train_one(SketchySOAP, X, G, lr=LR, update_every=4, betas=(0.9, 0.999), **options, **PLAIN)
     player = reference.Soap.start(X)
     for t, g in enumerate(G):
         player = player.step(g, LR, eps=SOAP_EPS, graft=graft, refresh=t % 4 == 0)

@@ -66,7 +66,7 @@ def test_a_parameter_without_gradient_gets_no_state_and_does_not_age(case: Case)
         assert (params[0] in optimizer.state) == (step >= 2)
     assert float(optimizer.state[params[0]]["step"]) == 2
     for p, q in zip(params, twins, strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_happens_without_gradients() -> None:

@@ -111,7 +111,7 @@ def test_stack_size_bounds_what_a_step_holds() -> None:
 def test_results_do_not_depend_on_stack_size(case: Case) -> None:
     together = run(case, stack_size=1 << 40)
     for stack_size in (1, 59, 60):  # the two alike have 30 entries each
-        assert_near(run(case, stack_size=stack_size), together, 1e-4)
+        assert_near(run(case, stack_size=stack_size), together, 5e-3)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from sketchy.core.tasks import gather, run
 from sketchy.optim import options as table
 from sketchy.optim.covariances import KnownCovariance, known_covariances
-from sketchy.optim.loading import NAME, check_loaded, chosen, restore_
+from sketchy.optim.loading import NAME, before, check_loaded, chosen, restore_, warn_of_new_defaults
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
@@ -162,6 +162,7 @@ class Engine(Optimizer):
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
             check_loaded(self, loaded, self._plan, self.saved_as)
+            warn_of_new_defaults(self, loaded)
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
@@ -181,7 +182,7 @@ class Engine(Optimizer):
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # torch adds it, but it is not an option here
         for group in self.param_groups:  # older checkpoints lack the newer options
-            for name, value in {**self.defaults, NAME: self.saved_as}.items():
+            for name, value in {**self.defaults, **before(self), NAME: self.saved_as}.items():
                 group.setdefault(name, value)
 
     @_uncompiled

@@ -1,5 +1,6 @@
 """Loading a state dict: check all of it before anything changes, and keep the dtypes of the state."""
 
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -23,13 +24,34 @@ _CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer was made with c
 _ASKEW = 0.05  # how far a basis may be from orthonormal; rounding to bfloat16 gives a tenth of this
 
 
+def before(optimizer: Optimizer) -> dict[str, Any]:
+    """What options that a checkpoint does not have meant when it was saved: their features did not exist.
+
+    Our optimizers may have changed their defaults since; the table of options has the old ones.
+    """
+    return {name: options.OPTIONS[name].default for name in optimizer.defaults if name in options.OPTIONS}
+
+
+def warn_of_new_defaults(optimizer: Optimizer, loaded: Mapping[str, Any]) -> None:
+    """Tell which options continue with their old values, because the checkpoint is older than they are."""
+    old = before(optimizer)
+    missing = {name for saved in loaded["param_groups"] for name in old.keys() - saved.keys()}
+    kept = [f"{name}={old[name]!r}" for name in sorted(missing) if old[name] != optimizer.defaults[name]]
+    if kept:
+        warnings.warn(
+            f"this checkpoint of {type(optimizer).__name__} is from an older version. Training continues as"
+            f" before, with {', '.join(kept)} and the saved betas. For the new defaults start a new run",
+            stacklevel=4,
+        )
+
+
 def _pairs(
     optimizer: Optimizer, loaded: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], Tensor, str | None, Any]]:
     """(saved options, parameter, name, key of its saved state) for each parameter."""
     pairs = []
     for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
-        settings = {**optimizer.defaults, **dict.fromkeys(_CHOSEN), **saved}
+        settings = {**before(optimizer), **saved}
         del settings["params"]
         names = saved.get("param_names") or group.get("param_names") or [None] * len(group["params"])
         for p, name, key in zip(group["params"], names, saved["params"], strict=True):

@@ -25,12 +25,15 @@ class BasisMoments:
 
     slots: Slots
     block: tuple[int, int]
+    rounding: float  # of coordinates, relative to their root mean square, if bases have few digits
 
     @classmethod
     def of(cls, weight: WeightSpec, statistics: Sketches) -> "BasisMoments":
         m, n = weight.layout.block
         shape = tuple((axis.rank if axis else 0) + 1 for axis in statistics.axes)
-        return cls({"second_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, shape, (None, None))}, (m, n))
+        slot = weight.block_slot(Meaning.MOMENT, FLOAT64, shape, (None, None))
+        # rounding errors of entries are evenly distributed, up to eps / 2 of an entry
+        return cls({"second_moment": slot}, (m, n), statistics.codec.rounding / 12**0.5)
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
@@ -48,7 +51,7 @@ class BasisMoments:
 
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
         U, V, moments = learned
-        group, rounding = stack.group, stack.plan.momentum.rounding
+        group, rounding = stack.group, stack.plan.momentum.rounding + self.rounding
         parts = corrected.project(x, U, V)
         direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding)
         return direction, scale * correction(group["betas"][1], stack.steps).sqrt()
