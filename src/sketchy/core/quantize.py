@@ -8,7 +8,6 @@ is. If all entries of a block are multiplied by one number, only the scale chang
 - **Roots** of second moments, which must not become zero: r ≈ s (c / 255)², c = 0, ..., 255.
 """
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -40,10 +39,10 @@ def encode(x: Tensor, levels: int, dtype: torch.dtype, fade: float = 0.0) -> tup
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
     t.mul_(levels)
     if fade:
-        t.add_((fade * t).clamp_(-0.5, 0.5)).trunc_()
+        t.add_((fade * t).clamp_(-0.5, 0.5))
     else:
         t.round_()
-    return t.to(torch.int8), s
+    return t.to(torch.int8), s  # truncates
 
 
 def decode(c: Tensor, s: Tensor, levels: int, dtype: torch.dtype) -> Tensor:
@@ -83,8 +82,10 @@ def encode_roots(r: Tensor, dither: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     t = torch.empty_like(r)
     for part, of, own in _runs(r, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
-    t.sqrt_().mul_(ROOT_LEVELS).add_(dither).floor_().clamp_(1, ROOT_LEVELS).mul_(r > 0)
-    return t.to(torch.uint8), s
+    t.sqrt_().mul_(ROOT_LEVELS)
+    least = t.ceil().clamp_(max=1)
+    t.add_(dither).floor_().clamp_(max=ROOT_LEVELS)
+    return torch.maximum(t, least, out=t).to(torch.int16).to(torch.uint8), s  # twice as fast as at once
 
 
 def decode_roots(c: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,7 +126,8 @@ def relative_error(x: Tensor, s: Tensor, levels: int) -> Tensor:
 
 def _scales(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The largest absolute value of each block; at least the smallest normal number."""
-    found = [torch.linalg.vector_norm(part, math.inf, dim=-1) for part, _, _ in _runs(x, x)]
+    # by far the fastest way on the CPU
+    found = [torch.maximum(part.amax(-1), -part.amin(-1)) for part, _, _ in _runs(x, x)]
     return torch.cat(found, -1).to(dtype).clamp_(min=torch.finfo(torch.float32).tiny)
 
 
