@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 128
+NEAREST = 2.0**20  # a ``fade`` without effect
 EIGHT_BITS, FOUR_BITS, ROOT_LEVELS = 127, 7, 255
 # A root that only decays with its block has an integer t, up to rounding: dither never changes it.
 _ROUNDING = 2.0**-10
@@ -26,19 +27,22 @@ def blocks(n: int) -> int:
     return -(-n // BLOCK)
 
 
-def encode(x: Tensor, levels: int, dtype: torch.dtype, fade: float = 0.0) -> tuple[Tensor, Tensor]:
+def encode(
+    x: Tensor, levels: int, dtype: torch.dtype, fade: float | Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Codes c (..., n), int8, and scales s (..., blocks) in ``dtype``, of x (..., n).
 
     With t = L x / s, c is the nearest integer to t. With ``fade`` = 1 - β₁, it is trunc(t + clip(fade t,
     ±1/2)): the same for large t, but towards zero for small t. A momentum without new gradients, t = β₁ c,
     then loses a code at each step. The nearest integer to 0.9 c is c for c <= 4, so it would never vanish.
+    ``fade`` may be a tensor (..., n); where it is `NEAREST`, c is the nearest integer.
     """
     s = _scales(x, dtype)
     t = torch.empty_like(x)
     for part, of, own in _runs(x, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
     t.mul_(levels)
-    if fade:
+    if fade is not None:
         t.add_((fade * t).clamp_(-0.5, 0.5))
     else:
         t.round_()
