@@ -8,13 +8,13 @@ is. If all entries of a block are multiplied by one number, only the scale chang
 - **Roots** of second moments, which must not become zero: r ≈ s (c / 255)², c = 0, ..., 255.
 """
 
-import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 BLOCK = 128
+NEAREST = 2.0**20  # a ``fade`` without effect
 EIGHT_BITS, FOUR_BITS, ROOT_LEVELS = 127, 7, 255
 # A root that only decays with its block has an integer t, up to rounding: dither never changes it.
 _ROUNDING = 2.0**-10
@@ -27,23 +27,26 @@ def blocks(n: int) -> int:
     return -(-n // BLOCK)
 
 
-def encode(x: Tensor, levels: int, dtype: torch.dtype, fade: float = 0.0) -> tuple[Tensor, Tensor]:
+def encode(
+    x: Tensor, levels: int, dtype: torch.dtype, fade: float | Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Codes c (..., n), int8, and scales s (..., blocks) in ``dtype``, of x (..., n).
 
     With t = L x / s, c is the nearest integer to t. With ``fade`` = 1 - β₁, it is trunc(t + clip(fade t,
     ±1/2)): the same for large t, but towards zero for small t. A momentum without new gradients, t = β₁ c,
     then loses a code at each step. The nearest integer to 0.9 c is c for c <= 4, so it would never vanish.
+    ``fade`` may be a tensor (..., n); where it is `NEAREST`, c is the nearest integer.
     """
     s = _scales(x, dtype)
     t = torch.empty_like(x)
     for part, of, own in _runs(x, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
     t.mul_(levels)
-    if fade:
-        t.add_((fade * t).clamp_(-0.5, 0.5)).trunc_()
+    if fade is not None:
+        t.add_((fade * t).clamp_(-0.5, 0.5))
     else:
         t.round_()
-    return t.to(torch.int8), s
+    return t.to(torch.int8), s  # truncates
 
 
 def decode(c: Tensor, s: Tensor, levels: int, dtype: torch.dtype) -> Tensor:
@@ -83,8 +86,10 @@ def encode_roots(r: Tensor, dither: Tensor, dtype: torch.dtype) -> tuple[Tensor,
     t = torch.empty_like(r)
     for part, of, own in _runs(r, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
-    t.sqrt_().mul_(ROOT_LEVELS).add_(dither).floor_().clamp_(1, ROOT_LEVELS).mul_(r > 0)
-    return t.to(torch.uint8), s
+    t.sqrt_().mul_(ROOT_LEVELS)
+    least = t.ceil().clamp_(max=1)
+    t.add_(dither).floor_().clamp_(max=ROOT_LEVELS)
+    return torch.maximum(t, least, out=t).to(torch.int16).to(torch.uint8), s  # twice as fast as at once
 
 
 def decode_roots(c: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
@@ -125,7 +130,8 @@ def relative_error(x: Tensor, s: Tensor, levels: int) -> Tensor:
 
 def _scales(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The largest absolute value of each block; at least the smallest normal number."""
-    found = [torch.linalg.vector_norm(part, math.inf, dim=-1) for part, _, _ in _runs(x, x)]
+    # by far the fastest way on the CPU
+    found = [torch.maximum(part.amax(-1), -part.amin(-1)) for part, _, _ in _runs(x, x)]
     return torch.cat(found, -1).to(dtype).clamp_(min=torch.finfo(torch.float32).tiny)
 
 

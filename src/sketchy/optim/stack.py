@@ -155,16 +155,23 @@ class Stack:
         changed, coded = self._new, self.plan.coded
         for name in coded.keys() & changed.keys():
             changed[name] = coded[name].encode(changed[name])
-        self.store(changed)
+        changed = self._masked(changed)
         if self.good is not None:
-            self._scatter({"skipped": self["skipped"] + ~self.good})
+            changed["skipped"] = self["skipped"] + ~self.good
+        self._scatter(changed)
         self._old, self._new = {}, {}
 
     def store(self, values: Mapping[str, Tensor]) -> None:
         """Write encoded values into the state at once. Those of bad gradients are dropped."""
-        if self.good is not None:
-            values = {name: _select(self.good, new, self._encoded(name)) for name, new in values.items()}
-        self._scatter(values)
+        self._scatter(self._masked(values))
+
+    def _masked(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Encoded values for good gradients, the stored ones for bad gradients."""
+        if self.good is None:
+            return dict(values)
+        read = self._old.keys() - self.plan.coded.keys()
+        old = {name: self._old[name] if name in read else self._encoded(name) for name in values}
+        return {name: _select(self.good, new, old[name]) for name, new in values.items()}
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:

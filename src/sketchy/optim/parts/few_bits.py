@@ -61,8 +61,17 @@ class FewBits(ABC):
             x[piece] = self._decoded(codes[piece], scale[piece])
         return x.reshape(-1, *self.weight.layout.shape)
 
-    def write(self, stack: Stack, x: Tensor, minus: tuple[Tensor, Tensor] | None = None) -> None:
-        """Store x (K, *shape), or x - A B for ``minus`` = A (K, m, l) and B (K, l, n), panel by panel."""
+    def write(
+        self,
+        stack: Stack,
+        x: Tensor,
+        minus: tuple[Tensor, Tensor] | None = None,
+        G: Tensor | None = None,
+    ) -> None:
+        """Store x (K, *shape), or x - A B for ``minus`` = A (K, m, l) and B (K, l, n), panel by panel.
+
+        ``G``: the newest gradients (K, *shape), if there are any.
+        """
         X = x.reshape(-1, *self.rows)
         codes = X.new_empty(*X.shape[:2], self.width, dtype=self.stored)
         scale = X.new_empty(*X.shape[:2], quantize.blocks(X.shape[2]), dtype=self.weight.wide)
@@ -72,7 +81,8 @@ class FewBits(ABC):
                 A, B = minus
                 part = torch.baddbmm(part, A[piece], B[some], alpha=-1)
             first = (piece[1].start or 0) if len(piece) > 1 else 0
-            codes[piece], scale[piece] = self._encoded(part, stack, stack.count[some], first)
+            fresh = None if G is None else G.reshape(X.shape)[piece]
+            codes[piece], scale[piece] = self._encoded(part, fresh, stack, stack.count[some], first)
         kept = stack.plan.slots[self.name].stored
         stack.store({self.name: codes.reshape(-1, *kept), f"{self.name}_scale": scale})
 
@@ -81,8 +91,10 @@ class FewBits(ABC):
         return codes.reshape(-1, self.rows[0], self.width), scale
 
     @abstractmethod
-    def _encoded(self, x: Tensor, stack: Stack, count: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Codes and scales of a panel x (k, rows, n), whose first row is ``first``."""
+    def _encoded(
+        self, x: Tensor, G: Tensor | None, stack: Stack, count: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Codes and scales of a panel x (k, rows, n) with gradients G, whose first row is ``first``."""
 
     @abstractmethod
     def _decoded(self, codes: Tensor, scale: Tensor) -> Tensor: ...
@@ -94,7 +106,9 @@ class EightBits(FewBits):
     stored = torch.int8
     levels: ClassVar[int] = quantize.EIGHT_BITS
 
-    def _encoded(self, x: Tensor, stack: Stack, count: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def _encoded(
+        self, x: Tensor, G: Tensor | None, stack: Stack, count: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
         return quantize.encode(x, self.levels, self.weight.wide, fade=1 - stack.group["betas"][0])
 
     def _decoded(self, codes: Tensor, scale: Tensor) -> Tensor:
@@ -102,7 +116,10 @@ class EightBits(FewBits):
 
 
 class FourBits(FewBits):
-    """Signed numbers in 4 bits, two in a byte."""
+    """Signed numbers in 4 bits, two in a byte. Those with a gradient of zero fade, as in 8 bits.
+
+    If all did, small numbers with small gradients would be lost: they are many, with so few codes.
+    """
 
     stored = torch.uint8
     levels: ClassVar[int] = quantize.FOUR_BITS
@@ -111,8 +128,11 @@ class FourBits(FewBits):
     def width(self) -> int:
         return -(-self.rows[1] // 2)
 
-    def _encoded(self, x: Tensor, stack: Stack, count: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        codes, scale = quantize.encode(x, self.levels, self.weight.wide)
+    def _encoded(
+        self, x: Tensor, G: Tensor | None, stack: Stack, count: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
+        fade = None if G is None else torch.where(G == 0, 1 - stack.group["betas"][0], quantize.NEAREST)
+        codes, scale = quantize.encode(x, self.levels, self.weight.wide, fade)
         return quantize.pack(codes), scale
 
     def _decoded(self, codes: Tensor, scale: Tensor) -> Tensor:
@@ -124,7 +144,9 @@ class Roots(FewBits):
 
     stored = torch.uint8
 
-    def _encoded(self, x: Tensor, stack: Stack, count: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def _encoded(
+        self, x: Tensor, G: Tensor | None, stack: Stack, count: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
         dither = quantize.spread(count, first, *x.shape[1:])
         return quantize.encode_roots(x, dither.to(x.dtype), self.weight.wide)
 

@@ -64,7 +64,7 @@ class Momentum:
             moving_average=stack.group["moving_average_momentum"],
             nesterov=stack.group["nesterov"],
             good=stack.good,
-            keep=None if in_place else lambda M: self.write(stack, M, new),
+            keep=None if in_place else lambda M: self.write(stack, M, new, G.whole),
         )
 
     def read(self, stack: Stack, sketches: Known) -> Tensor:
@@ -75,8 +75,8 @@ class Momentum:
             value.copy_(slot.codec.decode(stored))
         return M
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known) -> None:
-        """Store the momenta M (K, *shape). ``sketches``: the newest."""
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
+        """Store the momenta M (K, *shape). ``sketches``, ``G`` (K, *shape): the newest, if there are any."""
         for value, stored in zip(M, stack.own("momentum"), strict=True):
             stored.copy_(self.slots["momentum"].codec.encode(value))
 
@@ -104,7 +104,7 @@ class InEightBits(Momentum):
     def read(self, stack: Stack, sketches: Known) -> Tensor:
         return self.codes.read(stack)
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known) -> None:
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
         self.codes.write(stack, M)
 
     def error(self, stack: Stack, sketches: Known) -> float | None:
@@ -147,15 +147,15 @@ class InFourBits(InEightBits):
             return R
         return R.add_(self._product(U, C))
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known) -> None:
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
         U = stack.plan.statistics.as_stored(stack, _basis(sketches, self.axis))
         short = (U.mT @ unfold(stack.plan.layout.split(M), self.axis.index)).to(torch.bfloat16)
         C = short.to(M.dtype)
         if self._is_matrix:
-            self.codes.write(stack, M, minus=self._factors(U, C))
+            self.codes.write(stack, M, self._factors(U, C), G)
         else:
             R = self._product(U, C)
-            self.codes.write(stack, torch.sub(M, R, out=R))
+            self.codes.write(stack, torch.sub(M, R, out=R), G=G)
         stack.store({"momentum_coordinates": short})
 
     @property
