@@ -135,7 +135,9 @@ def test_ours_is_the_real_state_part_by_part(
     found = total(described(params).values(), planned(optimizer, **options))
     assert found.total == held(made)
     assert found.momentum == held(made, "momentum", "momentum_scale", "momentum_coordinates")
-    assert found.other == held(made, "step", "skipped", "turn", "row_moment", "column_moment", "graft_root", "direction_moment")
+    assert found.other == held(
+        made, "step", "skipped", "turn", "row_moment", "column_moment", "graft_root", "direction_moment"
+    )
     assert found.second_moment > 0
 
 
