@@ -34,7 +34,7 @@ def before(optimizer: Optimizer) -> dict[str, Any]:
 
 def warn_of_new_defaults(optimizer: Optimizer, loaded: Mapping[str, Any]) -> None:
     """Tell which options continue with their old values, because the checkpoint is older than they are."""
-    old = before(optimizer)
+    old = {name: value for name, value in before(optimizer).items() if name not in _CHOSEN}
     missing = {name for saved in loaded["param_groups"] for name in old.keys() - saved.keys()}
     kept = [f"{name}={old[name]!r}" for name in sorted(missing) if old[name] != optimizer.defaults[name]]
     if kept:
