@@ -16,6 +16,7 @@ EXACT = 1e-10  # of weights of order 1, after steps of length 0.1: rounding, and
 SOAP_EPS = 1e-4
 SOAP = 1e-9  # rounding 1e-16 of entries that are zero in exact arithmetic, over SOAP_EPS, a thousand times
 ALG_3: dict[str, Any] = {"lr": LR, "graft": None, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
+ALG_3 |= {"exponent": None, "whiten": False, "row_norm": None}
 DECAYS = (1.0, 0.95)
 PLAIN = {"whiten": False, "row_norm": None}  # SOAP itself: without what SketchySOAP adds to it
 
@@ -92,7 +93,7 @@ def test_one_sided_is_the_inverse_square_root_along_the_shortest_axis(kind, shap
 @pytest.mark.parametrize("exponent", [0.5, 0.1])
 def test_the_exponent_is_that_of_each_axis(exponent):
     X, G = start((6, 4)), gradients((6, 4))
-    found = train_one(SketchyShampoo, X, G, betas=(0.0, 0.95), rank=3, exponent=exponent, **ALG_3)
+    found = train_one(SketchyShampoo, X, G, betas=(0.0, 0.95), rank=3, **{**ALG_3, "exponent": exponent})
     expected = play(reference.TensorShampoo.start(X, 3), G, beta2=0.95, exponent=exponent)
     assert_close(found, expected, scale=1, tolerance=EXACT)
 
@@ -185,7 +186,7 @@ def test_adams_path_has_its_own_rate_and_betas():
 def test_whitened_sketchy_shampoo_equals_its_dense_twin(shape, rank, exponent):
     X, G = start(shape), gradients(shape)
     options = ALG_3 | {"betas": (0.0, 0.95), "rank": rank, "exponent": exponent}
-    found = train_one(SketchyShampoo, X, G, whiten=True, **options)
+    found = train_one(SketchyShampoo, X, G, **{**options, "whiten": True})
     player = reference.TensorShampoo.start(X, rank)
     expected = play(player, G, beta2=0.95, exponent=exponent, whiten=True)
     assert_close(found, expected, scale=1, tolerance=EXACT)

@@ -138,7 +138,9 @@ def _plan(
         work,
         statistics=statistics,
         preconditioner=(EntryMoments if is_adam else design.preconditioner).of(weight, statistics),
-        row_norms=None if is_adam or options.get("row_norm") is None else RowNorms.of(weight),
+        row_norms=None
+        if is_adam or options.get("row_norm") is None or len(cut.block) < 2
+        else RowNorms.of(weight),
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
         momentum=Momentum.of(weight, statistics),
     )

@@ -24,6 +24,7 @@ class ParameterRow:
     bytes: int  # size of the state (also before the first step)
     escaped_share: float | None  # the share of ρ I in tr(B Bᵀ + ρ I), the largest over axes and blocks
     certified_error: float | None  # bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, the largest over axes and blocks
+    whitened: bool  # whether these two are of gradients that the other axis has whitened (option ``whiten``)
     momentum_error: float | None  # expected ‖M̂ - M‖ / ‖M‖ of the last rounding, if momentum is in few bits
     skipped: int  # gradients that were not finite
 
@@ -59,7 +60,10 @@ class Report:
             )
             for line in lines
         ]
-        return "\n".join([*table, f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"])
+        notes = [f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"]
+        if any(row.whitened for row in self.rows):
+            notes.append("escaped, error <=: of gradients whitened by the other axis, as the sketches see them")
+        return "\n".join([*table, *notes])
 
 
 def _cells(row: ParameterRow) -> tuple[str, ...]:
@@ -100,6 +104,7 @@ def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, A
         bytes=plan.bytes,
         escaped_share=max((float(k.escaped_share().max()) for k in known), default=None),
         certified_error=max((float(k.certified_error().max()) for k in known), default=None),
+        whitened=plan.statistics.whitened,
         momentum_error=plan.momentum.error(stack, plan.statistics.read(stack)) if stack else None,
         skipped=int(state["skipped"]) if state else 0,
     )
