@@ -28,7 +28,12 @@ def blocks(n: int) -> int:
 
 
 def encode(
-    x: Tensor, levels: int, dtype: torch.dtype, fade: float | Tensor | None = None
+    x: Tensor,
+    levels: int,
+    dtype: torch.dtype,
+    fade: float | Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Codes c (..., n), int8, and scales s (..., blocks) in ``dtype``, of x (..., n).
 
@@ -36,9 +41,10 @@ def encode(
     ±1/2)): the same for large t, but towards zero for small t. A momentum without new gradients, t = β₁ c,
     then loses a code at each step. The nearest integer to 0.9 c is c for c <= 4, so it would never vanish.
     ``fade`` may be a tensor (..., n); where it is `NEAREST`, c is the nearest integer.
+    ``out``: scratch memory like x, or x itself, which is then overwritten.
     """
     s = _scales(x, dtype)
-    t = torch.empty_like(x)
+    t = torch.empty_like(x) if out is None else out
     for part, of, own in _runs(x, t):
         torch.div(part, s[..., own].unsqueeze(-1), out=of)
     t.mul_(levels)

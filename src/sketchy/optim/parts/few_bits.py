@@ -70,7 +70,7 @@ class FewBits(ABC):
     ) -> None:
         """Store x (K, *shape), or x - A B for ``minus`` = A (K, m, l) and B (K, l, n), panel by panel.
 
-        ``G``: the newest gradients (K, *shape), if there are any.
+        ``G``: the newest gradients (K, *shape), if there are any. Without ``minus``, `FourBits` overwrites x.
         """
         X = x.reshape(-1, *self.rows)
         codes = X.new_empty(*X.shape[:2], self.width, dtype=self.stored)
@@ -132,7 +132,7 @@ class FourBits(FewBits):
         self, x: Tensor, G: Tensor | None, stack: Stack, count: Tensor, first: int
     ) -> tuple[Tensor, Tensor]:
         fade = None if G is None else torch.where(G == 0, 1 - stack.group["betas"][0], quantize.NEAREST)
-        codes, scale = quantize.encode(x, self.levels, self.weight.wide, fade)
+        codes, scale = quantize.encode(x, self.levels, self.weight.wide, fade, out=x)
         return quantize.pack(codes), scale
 
     def _decoded(self, codes: Tensor, scale: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ class InFourBits(InEightBits):
 
     @property
     def stacks(self) -> float:
-        return 0.25 if self._is_matrix else 2.25  # U C is formed, in blocks and as the weight
+        return 0.5 if self._is_matrix else 2.5  # U C is formed, in blocks and as the weight
 
     def _factors(self, U: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         """A and B with A B = U C, or (U C)ᵀ if U is the basis of the columns."""
