@@ -97,7 +97,7 @@ def _write(plan: "Plan", out: Path, console: "Console") -> None:
     from rich.text import Text
 
     from sketchy.experiments import plot, sweep, table
-    from sketchy.experiments.resume import write
+    from sketchy.files import write
 
     results = sweep.results(plan, out)
     if not results:
