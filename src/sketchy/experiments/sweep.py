@@ -172,7 +172,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
         report(name, before.round)
         if before.round == plan.rows:
             return True
-        with damaged(str(_checkpoint(directory, name)), START_AGAIN):
+        with damaged(str(checkpoint(directory, name)), START_AGAIN):
             learner.load_state_dict(state["learner"])
     spent, began = state["seconds"], time.perf_counter()
     saved = began
@@ -184,7 +184,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
         if done or stop or now - saved > SAVE_EVERY:
             state |= {"round": sums.round, "loss": sums.loss, "mistakes": sums.mistakes}
             state |= {"seconds": spent + now - began, "learner": {} if done else learner.state_dict()}
-            save(_checkpoint(directory, name), state)
+            save(checkpoint(directory, name), state)
             saved = now
         report(name, sums.round)
         if stop and not done:
@@ -194,7 +194,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
 
 def _load(plan: Plan, directory: Path, name: str) -> dict[str, Any] | None:
     """The checkpoint of a learner, with what `_play` saves; None if there is none."""
-    path = _checkpoint(directory, name)
+    path = checkpoint(directory, name)
     state = load(path, "round", "loss", "mistakes", "curve_rounds", "curve", "seconds", "learner")
     with damaged(str(path), START_AGAIN):
         if state and not 0 < state["round"] <= plan.rows:
@@ -207,7 +207,8 @@ def _load(plan: Plan, directory: Path, name: str) -> dict[str, Any] | None:
     return state
 
 
-def _checkpoint(directory: Path, name: str) -> Path:
+def checkpoint(directory: Path, name: str) -> Path:
+    """The checkpoint file of a learner."""
     return directory / _CHECKPOINTS / f"{name}.pt"
 
 
