@@ -133,6 +133,7 @@ def test_rows_with_any_value_in_any_place_never_take_the_page_down(
     """Each key of each kind of rows, with each of the values, in the first row of a file of its own."""
     for path in sorted([*runs.rglob("*.jsonl"), *runs.rglob("memory.json")]):
         rows = [json.loads(line) for line in path.read_text().splitlines()[-20:]]
+        rows = [row for row in rows if "budget" not in row]
         if KINDS[kind].recognises(rows) and path.parent.name != "odd":
             break
     else:
