@@ -130,6 +130,58 @@ def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overf
         fd.update(torch.full((4,), 1e160, dtype=F64))
 
 
+@given(
+    st.lists(st.tuples(st.integers(-150, 120), st.integers(1, 3)), min_size=1, max_size=12),
+    st.sampled_from((1.0, 0.9, 0.5, 1e-3, 1e-30, 0.0)),
+    st.sampled_from(SOLVERS),
+    st.sampled_from((None, 1, 5)),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_float32_streams_are_certified_at_every_scale_down_to_subnormal_numbers(
+    blocks, decay, solver, buffer, alike, seed
+):
+    """Against dense float64. Each block has its own scale, or all have the first one's; two halves merge."""
+    g = torch.Generator().manual_seed(seed)
+    scales = [blocks[0][0] if alike else scale for scale, _ in blocks]
+    stream = [
+        (torch.randn(7, k, generator=g, dtype=F64) * 2.0**scale).float()
+        for scale, (_, k) in zip(scales, blocks, strict=True)
+    ]
+    options = {"decay": decay, "solver": solver, "buffer": buffer, "certificate": "none"}
+    fd = feed(FrequentDirections(7, 4, **options), stream)
+    C = covariance(stream, decay)
+    assert fd.error_bound >= norm(C - fd.dense())
+    other = feed(FrequentDirections(7, 7, **options), stream[: len(stream) // 2])
+    both = fd.merge(other)
+    C = C + (covariance(stream[: len(stream) // 2], decay) if len(stream) > 1 else 0)
+    assert both.error_bound >= norm(C - both.dense())
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.5])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("scale", [2.0**-149, 2.0**-140, 1e-40])
+def test_a_buffered_float32_stream_of_subnormal_numbers_keeps_its_digits(scale, solver, decay, seed):
+    """Products with the weights of the decay were rounded to multiples of 1e-45, up to 2 % of the norm."""
+    g = torch.Generator().manual_seed(seed)
+    vectors = [(8 * scale * torch.randn(12, generator=g, dtype=F64)).float() for _ in range(12)]
+    fd = feed(FrequentDirections(12, 12, decay=decay, solver=solver), vectors)
+    C = covariance([v.unsqueeze(-1) for v in vectors], decay)
+    assert_close(fd.dense(compensated=True) / norm(C), C / norm(C), scale=1, tolerance=2e-5)
+    assert fd.error_bound >= norm(C - fd.dense())
+
+
+@pytest.mark.parametrize("scale", [1e-40, 2.0**-149, 1.0, 3e38])
+def test_sketches_of_the_least_and_largest_float32_numbers_merge(scale, seed):
+    g = torch.Generator().manual_seed(seed)
+    halves = [(scale * torch.rand(6, 2, generator=g, dtype=F64)).float() for _ in range(2)]
+    a, b = (feed(FrequentDirections(6, 6), [A]) for A in halves)
+    C = covariance(halves)
+    merged = a.merge(b)
+    assert_close(merged.dense() / norm(C), C / norm(C), scale=1, tolerance=2e-5)
+    assert merged.error_bound >= norm(C - merged.dense())
+
+
 def test_numbers_from_numpy_are_numbers():
     numpy = pytest.importorskip("numpy")
     fd = FrequentDirections(numpy.int64(5), numpy.int32(3), decay=numpy.float32(0.5))

@@ -11,6 +11,7 @@ from torch import Tensor
 from sketchy.core import sketch as core
 from sketchy.core.arguments import check_count, check_device, check_dtype, check_number
 from sketchy.core.certificate import rounding_error
+from sketchy.core.extremes import power_of_two
 from sketchy.core.linalg import gaussian
 from sketchy.core.operator import Compensated
 
@@ -285,20 +286,19 @@ class FrequentDirections:
 
     # -- internals -------------------------------------------------------------------------------
 
-    def _fold(self, A: Tensor, decay: float) -> None:
+    def _fold(self, A: Tensor, decay: float, unit: Tensor | None = None) -> None:
+        """One update with A, or with unit * A."""
         probes = None
         if self.solver == "subspace" and self.certificate == "probe":
             # a seed for each update: results are reproducible, also for a resumed stream
             seed = hash((self.seed, self._folds)) % 2**63
             probes = gaussian(_PROBES, self.dim, seed=seed, like=self._sketch.basis)
-        self._sketch = core.update(
-            self._sketch,
-            A,
-            beta2=decay,
-            solver=self.solver,
-            probes=probes,
-            failure_probability=self.failure_probability,
-        )
+        options: dict[str, Any] = {"beta2": decay, "solver": self.solver, "probes": probes}
+        options["failure_probability"] = self.failure_probability
+        if unit is None:
+            self._sketch = core.update(self._sketch, A, **options)
+        else:
+            self._sketch = core.update_by_units(self._sketch, A, unit, **options)
         self._folds += 1
 
     def _fold_waiting(self) -> None:
@@ -309,8 +309,13 @@ class FrequentDirections:
             return
         k = len(self._waiting)
         weights = [self.decay ** (age / 2) for age in range(k - 1, -1, -1)]
-        A = torch.stack(self._waiting, dim=-1)
-        self._fold(A * A.new_tensor(weights), self.decay**k)
+        A = torch.stack(self._waiting, dim=-1).double()
+        A, decay, unit = A * A.new_tensor(weights), self.decay**k, None
+        if self.dtype == torch.float32:  # its least numbers have few digits
+            past = self._sketch.eigenvalues[0]
+            unit = power_of_two(A.abs().max(), past, beta2=decay, most=core.MOST)
+            A = A / unit
+        self._fold(A.to(self.dtype), decay, unit)
         self._waiting = ()
 
     def _columns(self, name: str, A: Tensor) -> Tensor:
