@@ -239,10 +239,8 @@ def update_by_units(sketch: Sketch, A: Tensor, unit: Tensor, *, beta2: float = 1
     zero = torch.zeros_like(unit)
     lam, _, _ = _divided(sketch.eigenvalues, zero, unit)
     new = update(Sketch(sketch.basis, lam, zero, zero), A, beta2=beta2, **options)
-    found, past = (
-        (new.eigenvalues, new.escaped_mass, new.error_bound),
-        (sketch.escaped_mass, sketch.error_bound),
-    )
+    found = new.eigenvalues, new.escaped_mass, new.error_bound
+    past = sketch.escaped_mass, sketch.error_bound
     return Sketch(new.basis, *_multiplied(*found, *past, unit, beta2=beta2))
 
 
