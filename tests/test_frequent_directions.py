@@ -50,6 +50,18 @@ def test_buffered_vectors_equal_the_same_vectors_as_one_weighted_block(decay, so
     assert fd.error_bound >= norm(C - fd.dense())
 
 
+@pytest.mark.parametrize("count", [3, 6, 7, 11])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_each_buffered_vector_decays_the_past_once(count, solver):
+    """At full rank nothing is lost, so that a decay of decay, or of decay^(k - 1), would show."""
+    vectors = stream("power", 5, 1, count)
+    fd = feed(
+        FrequentDirections(5, 5, decay=0.7, solver=solver, dtype=F64, buffer=3), [v[:, 0] for v in vectors]
+    )
+    C = covariance(vectors, 0.7)
+    assert_close(fd.dense(compensated=True), C, scale=norm(C), tolerance=1e-12)
+
+
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=25),
     st.sampled_from((*DECAYS, 0.5)),

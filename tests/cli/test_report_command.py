@@ -16,7 +16,7 @@ pytest.importorskip("plotly")
 from report_runs import HOSTILE, jsonl, step_row
 
 from sketchy.cli.report import report
-from sketchy.experiments.page import Page, Table
+from sketchy.experiments.page import Page, Plot, Section, Table
 from sketchy.experiments.report import collect
 from sketchy.experiments.sections import KINDS
 
@@ -199,6 +199,15 @@ def test_the_page_escapes_all_text_and_fetches_nothing(runs: Path) -> None:
     addresses = [value for _, attrs in found for name in ("src", "href") if (value := attrs.get(name))]
     assert addresses and all(re.match("#section-|data:,", address) for address in addresses)
     assert page.html("again") == page.html("again")
+
+
+def test_no_text_in_a_plot_can_end_its_script() -> None:
+    plot = Plot(HOSTILE, [{"x": [HOSTILE], "name": "</script><b>"}], {"title": "<!--"}, {"title": "<script"})
+    content = Section("", "", [plot]).html("")
+    ((_, figure, _),) = re.findall(r'(<script type="application/json">)(.*?)(</script>)', content)
+    assert "<" not in figure
+    assert json.loads(figure)["data"] == plot.traces  # the browser reads what was given
+    assert [tag for tag, _ in Tags(content).tags].count("script") == 1
 
 
 def test_infinities_become_gaps(tmp_path: Path) -> None:
