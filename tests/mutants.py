@@ -202,6 +202,7 @@ def _test(tree: Path, tests: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     sys.path[:0] = [str(tree / "src"), str(tree / "tests"), str(tree)]
     sys.dont_write_bytecode = True
+    os.environ["SKETCHY_EXAMPLES"] = "25"
     import pytest
 
     words = ["-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
