@@ -79,6 +79,16 @@ def test_any_mix_of_batch_sizes_is_certified(widths, decay, solver, buffer, seed
     assert fd.count == sum(widths)
 
 
+@pytest.mark.parametrize("direction", range(6))
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_after_zeros_every_direction_is_still_found(solver, direction):
+    """Zeros have no mass, so the basis must stay random: the axes of an SVD would miss the others."""
+    fd = feed(FrequentDirections(6, 3, solver=solver, dtype=F64), [torch.zeros(6, 4, dtype=F64)] * 2)
+    e = torch.eye(6, dtype=F64)[:, [direction]].expand(-1, 2)
+    fd.update(e)
+    assert_close(fd.dense(), e @ e.T, scale=2, tolerance=1e-12)
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_wide_block_is_split_and_decays_once(solver):
     A = stream("power", 40, 1000, 1)[0]
