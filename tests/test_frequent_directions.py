@@ -23,7 +23,7 @@ def test_blocks_are_one_update_each(solver, decay):
         state = core.update(state, A, beta2=decay, solver=solver)
     assert torch.equal(fd.basis, state.basis) and torch.equal(fd.eigenvalues, state.eigenvalues)
     assert fd.escaped_mass == state.escaped_mass and fd.error_bound == state.error_bound
-    assert fd.count == 80
+    assert fd.count == 80 and fd.state_dict()["folds"] == 10
 
 
 @pytest.mark.parametrize("decay", DECAYS)

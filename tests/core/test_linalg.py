@@ -3,7 +3,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close, orthonormality
-from sketchy.core import extremes, linalg
+from sketchy.core import extremes, linalg, tasks
 from sketchy.core.certificate import norm_bound
 from sketchy.core.tasks import run
 
@@ -92,3 +92,39 @@ def test_the_norm_bound_fails_no_more_often_than_promised(spectrum, width, rng):
     assert failures <= promised + 3 * (promised * (1 - promised) / trials) ** 0.5
     if spectrum == "rank-one" and width == 0.01:
         assert failures > 0.02, "the bound is so loose that this test can't fail"
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (200, 50)])
+def test_scattered_numbers_fill_the_interval_evenly(shape):
+    x = linalg.scattered(*shape, like=torch.empty(0, dtype=F64))
+    assert x.shape == shape and -1 <= x.min() < -0.5 and 0.5 < x.max() < 1
+    assert len(x.unique()) == x.numel() and x.mean().abs() < 2 / x.numel() ** 0.5
+    assert (x.square().mean() - 1 / 3).abs() < 0.2
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """As on an accelerator, where no value is read: float32 is computed by products in float64."""
+    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+
+
+def test_on_an_accelerator_orthonormal_columns_are_gram_schmidts(blind, rng):
+    M = torch.randn(2, 30, 6, generator=rng) * torch.tensor([9.0, 1.0, 0.1, 1.0, 5.0, 1.0])
+    Q, R = torch.linalg.qr(M.double())
+    expected = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    assert_close(linalg.orthonormal(M), expected, scale=1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 30, 6), (9, 9)])
+def test_on_an_accelerator_singular_vectors_equal_the_svds(blind, shape, rng):
+    T = torch.randn(shape, generator=rng) * 0.5 ** torch.arange(shape[-1])
+    U, sigma = run(linalg.left_singular_by_products(T))
+    assert_close(sigma, torch.linalg.svdvals(T.double()), scale=sigma.max(), tolerance=1e-6)
+    assert orthonormality(U) < 1e-5
+    rebuilt = U.double() * sigma.double().square().unsqueeze(-2) @ U.double().mT
+    assert_close(rebuilt, T.double() @ T.double().mT, scale=sigma.max() ** 2, tolerance=1e-5)
+
+
+def test_on_an_accelerator_the_singular_vectors_of_zero_are_finite(blind):
+    U, sigma = run(linalg.left_singular_by_products(torch.zeros(8, 3)))
+    assert torch.equal(U, torch.zeros(8, 3)) and torch.equal(sigma, torch.zeros(3))
