@@ -122,7 +122,7 @@ def test_a_state_that_updates_could_not_rely_on_is_refused_and_changes_nothing(n
 
 
 @pytest.mark.parametrize(("stretch", "fits"), [(2e-4, True), (1e-3, False)])
-def test_a_basis_that_is_orthonormal_up_to_a_thousandth_loads(stretch, fits):
+def test_a_basis_that_is_orthonormal_up_to_1e_3_loads(stretch, fits):
     fd = feed(FrequentDirections(6, 3), [torch.eye(6, 2)])
     state = {**fd.state_dict(), "basis": fd.basis * (1 + stretch)}  # UᵀU is off by twice the stretch
     if fits:

@@ -214,3 +214,19 @@ def test_the_difference_from_adamw_is_over_the_seeds_of_both() -> None:
 
     adamw, ours = tuned(runs(ADAMW, 2.0, 2.2, 2.4, 9.0) | runs(SOAP32, 1.0, 1.2, 1.4))  # a bad fourth seed
     assert adamw.minus_adamw == 0 and ours.minus_adamw == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"optimizer": "adamw"}', "'record' is missing"),
+        ("[]", "a list, not an object"),
+        ('{"optimizer": "adamw", "rank": null, "rate": 1, "record": {"curve": [{}]}}', "missing"),
+    ],
+)
+def test_a_damaged_run_is_named_by_its_line(line: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "quality.jsonl"
+    path.write_text(f'{{"budget": {{}}}}\n{line}\n')
+    with pytest.raises(ValueError, match=f"line 2: damaged .*{says}.*; remove this line") as caught:
+        load(path)
+    assert str(path) in str(caught.value)
