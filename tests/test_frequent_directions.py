@@ -50,6 +50,16 @@ def test_buffered_vectors_equal_the_same_vectors_as_one_weighted_block(decay, so
     assert fd.error_bound >= norm(C - fd.dense())
 
 
+@pytest.mark.parametrize("buffer", [1, 2, 5])
+def test_single_vectors_wait_until_the_buffer_is_full_and_blocks_do_not(buffer):
+    fd = FrequentDirections(6, 5, buffer=buffer)
+    for seen in range(1, 8):
+        fd.update(torch.ones(6))
+        assert len(fd.state_dict()["waiting"]) == seen % buffer
+    fd.update(torch.ones(6, 2))
+    assert len(fd.state_dict()["waiting"]) == 0
+
+
 @pytest.mark.parametrize("count", [3, 6, 7, 11])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_each_buffered_vector_decays_the_past_once(count, solver):

@@ -3,7 +3,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close, orthonormality
-from sketchy.core import extremes, linalg, tasks
+from sketchy.core import certificate, extremes, linalg, tasks
 from sketchy.core.certificate import norm_bound
 from sketchy.core.tasks import run
 
@@ -113,6 +113,7 @@ def test_on_an_accelerator_orthonormal_columns_are_gram_schmidts(blind, rng):
     Q, R = torch.linalg.qr(M.double())
     expected = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     assert_close(linalg.orthonormal(M), expected, scale=1, tolerance=1e-5)
+    assert_close(linalg.orthonormal(M[0]), expected[0], scale=1, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(2, 30, 6), (9, 9)])
@@ -128,3 +129,25 @@ def test_on_an_accelerator_singular_vectors_equal_the_svds(blind, shape, rng):
 def test_on_an_accelerator_the_singular_vectors_of_zero_are_finite(blind):
     U, sigma = run(linalg.left_singular_by_products(torch.zeros(8, 3)))
     assert torch.equal(U, torch.zeros(8, 3)) and torch.equal(sigma, torch.zeros(3))
+
+
+def test_the_bound_by_traces_counts_the_cut_once():
+    """If D is c² on all l directions and nothing else, its norm is c², which the bound reaches."""
+    kept, cut = torch.tensor([5.0, 2.0, 0.0], dtype=F64), torch.tensor(1.5, dtype=F64)
+    mass, top = kept.sum() + 3 * cut, (kept[0] + cut).sqrt()
+    assert certificate.loss(mass, top, kept, cut, (0.0, 0.0)) == cut
+    assert certificate.loss(mass + 2, top, kept, cut, (0.0, 0.0)) == cut + 2
+    assert certificate.loss(mass, top, kept, cut, (0.25, 0.0)) == cut + 0.25 * 6.5
+    assert certificate.loss(mass, top, kept, cut, (0.0, 0.5)) == cut + 0.5 * mass
+    assert certificate.loss(mass + 2, top, kept, cut, (0.0,)) == cut
+
+
+def test_the_allowance_for_rounding_grows_with_the_length_of_sums():
+    eps = torch.finfo(F64).eps
+    square, tall, wide = (
+        certificate.rounding(torch.zeros(shape, dtype=F64), traced=True)
+        for shape in ((4, 4), (400, 4), (4, 400))
+    )
+    assert (tall[0] - square[0]) / eps == pytest.approx(20 - 2)
+    assert wide[0] == tall[0] and (wide[1] - square[1]) / eps == pytest.approx(20 - 2)
+    assert certificate.rounding(torch.zeros(400, 4, dtype=F64), traced=False) == (40 * eps,)
