@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -151,3 +153,13 @@ def test_the_allowance_for_rounding_grows_with_the_length_of_sums():
     assert (tall[0] - square[0]) / eps == pytest.approx(20 - 2)
     assert wide[0] == tall[0] and (wide[1] - square[1]) / eps == pytest.approx(20 - 2)
     assert certificate.rounding(torch.zeros(400, 4, dtype=F64), traced=False) == (40 * eps,)
+
+
+def test_the_norm_bound_of_a_multiple_of_the_identity_is_its_formula(rng):
+    """D = mu I, so W T_2(D) = T_2(2 mu / width - 1) W, with T_2(x) = 2 x² - 1."""
+    W, mu, width = torch.randn(4, 9, generator=rng, dtype=F64), 50.0, torch.tensor(1.0, dtype=F64)
+    x = 2 * mu - 1
+    chi = 2 * (1e-6 * math.gamma(3)) ** 0.5
+    ratio = (2 * x**2 - 1) * torch.linalg.matrix_norm(W, 2).item() / chi**0.5
+    expected = 0.5 * (1 + math.cosh(math.acosh(ratio) / 2))
+    assert norm_bound(lambda X: mu * X, W, width, 1e-6).item() == pytest.approx(expected, rel=1e-12)
