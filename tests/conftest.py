@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background job; tests send Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples = int(os.environ.get("SKETCHY_EXAMPLES", "100"))  # of a property; fewer for mutants
+settings.register_profile(
+    "default", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("default")
 
 

@@ -23,7 +23,7 @@ def test_blocks_are_one_update_each(solver, decay):
         state = core.update(state, A, beta2=decay, solver=solver)
     assert torch.equal(fd.basis, state.basis) and torch.equal(fd.eigenvalues, state.eigenvalues)
     assert fd.escaped_mass == state.escaped_mass and fd.error_bound == state.error_bound
-    assert fd.count == 80
+    assert fd.count == 80 and fd.state_dict()["folds"] == 10
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -50,6 +50,28 @@ def test_buffered_vectors_equal_the_same_vectors_as_one_weighted_block(decay, so
     assert fd.error_bound >= norm(C - fd.dense())
 
 
+@pytest.mark.parametrize("buffer", [1, 2, 5])
+def test_single_vectors_wait_until_the_buffer_is_full_and_blocks_do_not(buffer):
+    fd = FrequentDirections(6, 5, buffer=buffer)
+    for seen in range(1, 8):
+        fd.update(torch.ones(6))
+        assert len(fd.state_dict()["waiting"]) == seen % buffer
+    fd.update(torch.ones(6, 2))
+    assert len(fd.state_dict()["waiting"]) == 0
+
+
+@pytest.mark.parametrize("count", [3, 6, 7, 11])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_each_buffered_vector_decays_the_past_once(count, solver):
+    """At full rank nothing is lost, so that a decay of decay, or of decay^(k - 1), would show."""
+    vectors = stream("power", 5, 1, count)
+    fd = feed(
+        FrequentDirections(5, 5, decay=0.7, solver=solver, dtype=F64, buffer=3), [v[:, 0] for v in vectors]
+    )
+    C = covariance(vectors, 0.7)
+    assert_close(fd.dense(compensated=True), C, scale=norm(C), tolerance=1e-12)
+
+
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=25),
     st.sampled_from((*DECAYS, 0.5)),
@@ -65,6 +87,16 @@ def test_any_mix_of_batch_sizes_is_certified(widths, decay, solver, buffer, seed
     assert fd.error_bound >= norm(C - fd.dense())
     assert_psd_leq(fd.dense(), C, scale=norm(C), tolerance=1e-12)
     assert fd.count == sum(widths)
+
+
+@pytest.mark.parametrize("direction", range(6))
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_after_zeros_every_direction_is_still_found(solver, direction):
+    """Zeros have no mass, so the basis must stay random: the axes of an SVD would miss the others."""
+    fd = feed(FrequentDirections(6, 3, solver=solver, dtype=F64), [torch.zeros(6, 4, dtype=F64)] * 2)
+    e = torch.eye(6, dtype=F64)[:, [direction]].expand(-1, 2)
+    fd.update(e)
+    assert_close(fd.dense(), e @ e.T, scale=2, tolerance=1e-12)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -128,6 +160,58 @@ def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overf
     assert_close(fd.dense() / 1e280, 2 * torch.ones(4, 4, dtype=F64), scale=1, tolerance=1e-12)
     with pytest.raises(ValueError, match=r"A has entries above 1e\+150"):
         fd.update(torch.full((4,), 1e160, dtype=F64))
+
+
+@given(
+    st.lists(st.tuples(st.integers(-150, 120), st.integers(1, 3)), min_size=1, max_size=12),
+    st.sampled_from((1.0, 0.9, 0.5, 1e-3, 1e-30, 0.0)),
+    st.sampled_from(SOLVERS),
+    st.sampled_from((None, 1, 5)),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_float32_streams_are_certified_at_every_scale_down_to_subnormal_numbers(
+    blocks, decay, solver, buffer, alike, seed
+):
+    """Against dense float64. Each block has its own scale, or all have the first one's; two halves merge."""
+    g = torch.Generator().manual_seed(seed)
+    scales = [blocks[0][0] if alike else scale for scale, _ in blocks]
+    stream = [
+        (torch.randn(7, k, generator=g, dtype=F64) * 2.0**scale).float()
+        for scale, (_, k) in zip(scales, blocks, strict=True)
+    ]
+    options = {"decay": decay, "solver": solver, "buffer": buffer, "certificate": "none"}
+    fd = feed(FrequentDirections(7, 4, **options), stream)
+    C = covariance(stream, decay)
+    assert fd.error_bound >= norm(C - fd.dense())
+    other = feed(FrequentDirections(7, 7, **options), stream[: len(stream) // 2])
+    both = fd.merge(other)
+    C = C + (covariance(stream[: len(stream) // 2], decay) if len(stream) > 1 else 0)
+    assert both.error_bound >= norm(C - both.dense())
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.5])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("scale", [2.0**-149, 2.0**-140, 1e-40])
+def test_a_buffered_float32_stream_of_subnormal_numbers_keeps_its_digits(scale, solver, decay, seed):
+    """Products with the weights of the decay were rounded to multiples of 1e-45, up to 2 % of the norm."""
+    g = torch.Generator().manual_seed(seed)
+    vectors = [(8 * scale * torch.randn(12, generator=g, dtype=F64)).float() for _ in range(12)]
+    fd = feed(FrequentDirections(12, 12, decay=decay, solver=solver), vectors)
+    C = covariance([v.unsqueeze(-1) for v in vectors], decay)
+    assert_close(fd.dense(compensated=True) / norm(C), C / norm(C), scale=1, tolerance=2e-5)
+    assert fd.error_bound >= norm(C - fd.dense())
+
+
+@pytest.mark.parametrize("scale", [1e-40, 2.0**-149, 1.0, 3e38])
+def test_sketches_of_the_least_and_largest_float32_numbers_merge(scale, seed):
+    g = torch.Generator().manual_seed(seed)
+    halves = [(scale * torch.rand(6, 2, generator=g, dtype=F64)).float() for _ in range(2)]
+    a, b = (feed(FrequentDirections(6, 6), [A]) for A in halves)
+    C = covariance(halves)
+    merged = a.merge(b)
+    assert_close(merged.dense() / norm(C), C / norm(C), scale=1, tolerance=2e-5)
+    assert merged.error_bound >= norm(C - merged.dense())
 
 
 def test_numbers_from_numpy_are_numbers():

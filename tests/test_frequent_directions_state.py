@@ -76,6 +76,82 @@ def test_a_damaged_state_is_refused_and_changes_nothing(damage):
     assert same(fd, before)
 
 
+WRONG = {
+    "a negative mass": ({"escaped_mass": -1e-30}, r"'escaped_mass'\] is damaged: has -1e-30, must be from 0"),
+    "a negative bound": ({"error_bound": -1.0}, r"'error_bound'\] is damaged: has -1.0, must be from 0"),
+    "an infinite bound": ({"error_bound": float("inf")}, r"'error_bound'\] is damaged: it has NaN or Inf"),
+    "a mass whose sums overflow": ({"escaped_mass": 1e305}, "must be from 0 to 1e"),
+    "eigenvalues whose sums overflow": (
+        {"eigenvalues": [1e308, 1.0, 0.0]},
+        r"has 1e\+308, must be from",
+    ),
+    "ascending eigenvalues": ({"eigenvalues": [1.0, 2.0, 0.0]}, "must be descending and end with 0"),
+    "negative eigenvalues": ({"eigenvalues": [1.0, -2.0, -3.0]}, "must be descending and end with 0"),
+    "a last eigenvalue": ({"eigenvalues": [3.0, 2.0, 1.0]}, "must be descending and end with 0"),
+    "an infinite eigenvalue": ({"eigenvalues": [float("inf"), 1.0, 0.0]}, "NaN or Inf"),
+    "large vectors": (
+        {"waiting": [[0.0] * 5 + [-1e200]]},
+        r"waiting'\] is damaged: has entries above 1e",
+    ),
+    "more vectors than were seen": (
+        {"waiting": [[1.0] * 6] * 4, "count": 3},
+        "has 4 vectors of 3",
+    ),
+    "a skewed basis": ({"basis": torch.ones(6, 3)}, "its columns must be orthonormal"),
+    "no content": ({"basis": torch.zeros(6, 3, device="meta")}, "on meta: must be dense"),
+    "a sparse basis": ({"basis": torch.eye(6)[:, :3].to_sparse()}, "sparse_coo on cpu: must be dense"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_state_that_updates_could_not_rely_on_is_refused_and_changes_nothing(name, solver):
+    change, message = WRONG[name]
+    fd = feed(
+        FrequentDirections(6, 3, dtype=F64, solver=solver),
+        [torch.eye(6, 2, dtype=F64), torch.ones(6, dtype=F64)],
+    )
+    before, state = copy.deepcopy(fd), fd.state_dict()
+    given = {
+        key: value if isinstance(value, int) else torch.as_tensor(value, dtype=F64)
+        for key, value in change.items()
+    }
+    with pytest.raises(ValueError, match=message):
+        fd.load_state_dict({**state, **given})
+    assert same(fd, before)
+
+
+@pytest.mark.parametrize(("stretch", "fits"), [(2e-4, True), (1e-3, False)])
+def test_a_basis_that_is_orthonormal_up_to_1e_3_loads(stretch, fits):
+    fd = feed(FrequentDirections(6, 3), [torch.eye(6, 2)])
+    state = {**fd.state_dict(), "basis": fd.basis * (1 + stretch)}  # UᵀU is off by twice the stretch
+    if fits:
+        return fd.load_state_dict(state)
+    with pytest.raises(ValueError, match="its columns must be orthonormal"):
+        fd.load_state_dict(state)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_largest_state_that_loads_can_be_updated(solver):
+    fd = FrequentDirections(6, 3, dtype=F64, solver=solver)
+    values = {"eigenvalues": [1e304, 1e304, 0.0], "escaped_mass": 1e304, "error_bound": 1e304}
+    state = {**fd.state_dict(), **{key: torch.tensor(value, dtype=F64) for key, value in values.items()}}
+    fd.load_state_dict({**state, "waiting": torch.full((2, 6), 1e150, dtype=F64), "count": 2})
+    fd.update(torch.full((6, 2), -1e150, dtype=F64))
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in fd.state_dict().values())
+
+
+def test_a_loaded_state_has_no_gradients_and_no_shared_memory():
+    fd = feed(FrequentDirections(6, 3), [torch.ones(6, 2)])
+    state = {
+        key: value.requires_grad_() if key == "basis" else value for key, value in fd.state_dict().items()
+    }
+    other = FrequentDirections(6, 3)
+    other.load_state_dict(state)
+    state["eigenvalues"].zero_()
+    assert not other.basis.requires_grad and other.eigenvalues[0] > 0
+
+
 def test_a_state_of_another_kind_is_refused():
     with pytest.raises(TypeError, match="state is a NoneType"):
         FrequentDirections(6, 3).load_state_dict(None)

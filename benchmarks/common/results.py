@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sketchy.experiments.resume import write
+from sketchy.files import read_rows, write
 
 Rows = list[dict[str, Any]]
 RESULTS = Path(__file__).parents[1] / "results"
@@ -14,13 +15,15 @@ QUICK = Path("runs/quick")  # results of --quick
 
 def load(path: Path, by: str) -> Rows:
     """The rows of a speed benchmark; ``by`` is the field that names what was measured."""
-    try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not a file of JSON lines ({error})") from None
-    if not rows or not all(isinstance(row, dict) and {by, "samples"} <= row.keys() for row in rows):
-        raise ValueError(f"{path}: expected only rows of this benchmark, with the fields {by} and samples")
-    return rows
+    if not (found := read_rows(path, partial(_checked, by))):
+        raise ValueError(f"{path}: has no rows; run the benchmark again")
+    return found
+
+
+def _checked(by: str, row: dict[str, Any]) -> dict[str, Any]:
+    if not {by, "samples"} <= row.keys():
+        raise ValueError(f"expected only rows of this benchmark, with the fields {by} and samples")
+    return row
 
 
 def save(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from benchmarks.common.provenance import code
 from sketchy.experiments.mistakes import user_mistakes
-from sketchy.experiments.resume import finished, rows, write
+from sketchy.experiments.resume import finished
+from sketchy.files import read_rows, write
 
 Measure = Callable[[str], Any]  # measures the named piece; the result must fit into JSON
 
@@ -45,7 +46,7 @@ def resumable(
         if out.is_dir():
             raise ValueError(f"out={str(out)!r}: is a directory; give a file")
         out.parent.mkdir(parents=True, exist_ok=True)
-        _keep(part, [row for row in rows(part) if row["run"]["code"] == this_code])
+        _keep(part, [row for row in _pieces(part) if row["run"]["code"] == this_code])
     now, done = set(), set()
 
     def do(piece: Piece) -> Any:
@@ -62,11 +63,21 @@ def resumable(
     try:
         yield pieces()
     except KeyboardInterrupt:
-        _keep(part, rows(part))
+        _keep(part, _pieces(part))
         share = f"{len(done)} of {len(planned)} pieces are done"
         print(f"{command}: stopped; the same command continues from here ({share})", file=sys.stderr)
         raise SystemExit(130) from None
-    _keep(part, [row for row in rows(part) if row["run"]["options"] != given])
+    _keep(part, [row for row in _pieces(part) if row["run"]["options"] != given])
+
+
+def _pieces(part: Path) -> list[dict[str, Any]]:
+    """The lines of finished pieces."""
+
+    def checked(row: dict[str, Any]) -> dict[str, Any]:
+        row["result"], row["run"]["code"], row["run"]["options"]  # raises if one is missing
+        return row
+
+    return read_rows(part, checked) if part.exists() else []
 
 
 def _keep(part: Path, lines: Sequence[dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sketchy.core import sketch as core
 from sketchy.core.arguments import check_count, check_device, check_dtype, check_number
 from sketchy.core.certificate import rounding_error
+from sketchy.core.extremes import power_of_two
 from sketchy.core.linalg import gaussian
 from sketchy.core.operator import Compensated
 
@@ -18,6 +19,7 @@ CERTIFICATES = ("probe", "none")
 
 _PROBES = 16  # more take time, fewer give a looser bound; the failure probability is the same
 _LARGEST = 1e150  # squares must not overflow float64
+_LARGEST_MASS = 1e304  # and sums of masses must not
 _LEAST_CHUNK = 64  # columns in one update, even for a small rank
 
 
@@ -271,34 +273,31 @@ class FrequentDirections:
                     f"state[{name!r}] is {tuple(theirs.shape)} {theirs.dtype}: must be {shape} {mine.dtype} "
                     f"for dim={self.dim}, rank={self.rank}, dtype={self.dtype}"
                 )
+            if theirs.layout != torch.strided or theirs.is_meta:
+                raise ValueError(f"state[{name!r}] is {theirs.layout} on {theirs.device}: must be dense")
             if not torch.isfinite(theirs).all():
-                raise ValueError(f"state[{name!r}] has NaN or Inf entries: must be finite")
-        U, lam = state["basis"], state["eigenvalues"]
-        if (U.mT @ U - torch.eye(self.rank).to(U)).abs().max() > 1e-3:
-            raise ValueError("state['basis'] is damaged: its columns must be orthonormal")
-        if (lam.diff() > 0).any() or lam[-1] != 0:
-            raise ValueError("state['eigenvalues'] is damaged: must be descending and end with 0")
-        tensors = (state[f.name].to(self.device, copy=True) for f in fields(self._sketch))
-        self._sketch = core.Sketch(*tensors)
-        self._waiting = tuple(state["waiting"].to(self.device, copy=True))
+                raise ValueError(f"state[{name!r}] is damaged: it has NaN or Inf entries")
+        new = {f.name: state[f.name].detach().to(self.device, copy=True) for f in fields(self._sketch)}
+        waiting = state["waiting"].detach().to(self.device, copy=True)
+        _check_state(core.Sketch(**new), waiting, state["count"])
+        self._sketch, self._waiting = core.Sketch(**new), tuple(waiting)
         self._count, self._folds = state["count"], state["folds"]
 
     # -- internals -------------------------------------------------------------------------------
 
-    def _fold(self, A: Tensor, decay: float) -> None:
+    def _fold(self, A: Tensor, decay: float, unit: Tensor | None = None) -> None:
+        """One update with A, or with unit * A."""
         probes = None
         if self.solver == "subspace" and self.certificate == "probe":
             # a seed for each update: results are reproducible, also for a resumed stream
             seed = hash((self.seed, self._folds)) % 2**63
             probes = gaussian(_PROBES, self.dim, seed=seed, like=self._sketch.basis)
-        self._sketch = core.update(
-            self._sketch,
-            A,
-            beta2=decay,
-            solver=self.solver,
-            probes=probes,
-            failure_probability=self.failure_probability,
-        )
+        options: dict[str, Any] = {"beta2": decay, "solver": self.solver, "probes": probes}
+        options["failure_probability"] = self.failure_probability
+        if unit is None:
+            self._sketch = core.update(self._sketch, A, **options)
+        else:
+            self._sketch = core.update_by_units(self._sketch, A, unit, **options)
         self._folds += 1
 
     def _fold_waiting(self) -> None:
@@ -309,8 +308,13 @@ class FrequentDirections:
             return
         k = len(self._waiting)
         weights = [self.decay ** (age / 2) for age in range(k - 1, -1, -1)]
-        A = torch.stack(self._waiting, dim=-1)
-        self._fold(A * A.new_tensor(weights), self.decay**k)
+        A = torch.stack(self._waiting, dim=-1).double()
+        A, decay, unit = A * A.new_tensor(weights), self.decay**k, None
+        if self.dtype == torch.float32:  # its least numbers have few digits
+            past = self._sketch.eigenvalues[0]
+            unit = power_of_two(A.abs().max(), past, beta2=decay, most=core.MOST)
+            A = A / unit
+        self._fold(A.to(self.dtype), decay, unit)
         self._waiting = ()
 
     def _columns(self, name: str, A: Tensor) -> Tensor:
@@ -332,3 +336,23 @@ class FrequentDirections:
                 f"({name}.to(...) or fd.to(...) converts)"
             )
         return A.detach().reshape(self.dim, -1 if A.numel() else 0)
+
+
+def _check_state(sketch: core.Sketch, waiting: Tensor, count: int) -> None:
+    """Raise ValueError if a loaded state lacks a property that updates rely on. All entries are finite."""
+    U, lam = sketch.basis, sketch.eigenvalues
+    if (U.mT @ U - torch.eye(sketch.rank).to(U)).abs().max() > 1e-3:
+        raise ValueError("state['basis'] is damaged: its columns must be orthonormal")
+    if (lam.diff() > 0).any() or lam[-1] != 0:
+        raise ValueError("state['eigenvalues'] is damaged: must be descending and end with 0")
+    for name in ("eigenvalues", "escaped_mass", "error_bound"):
+        low, high = (float(x) for x in getattr(sketch, name).aminmax())
+        if not 0 <= low <= high <= _LARGEST_MASS:
+            bad = low if low < 0 else high
+            raise ValueError(f"state[{name!r}] is damaged: has {bad}, must be from 0 to {_LARGEST_MASS}")
+    if len(waiting) > count:
+        raise ValueError(f"state['waiting'] is damaged: has {len(waiting)} vectors of {count}, the count")
+    if waiting.numel() and waiting.abs().max() > _LARGEST:
+        raise ValueError(
+            f"state['waiting'] is damaged: has entries above {_LARGEST:.0e}, whose squares overflow"
+        )

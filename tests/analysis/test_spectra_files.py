@@ -43,7 +43,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_a_stray_line_is_named(tmp_
     path.write_text(whole + whole[:40])
     assert len(read(path)) == 4
     path.write_text(whole + '{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"line 5: not a record of SpectrumMonitor"):
+    with pytest.raises(ValueError, match=r"line 5: damaged \(not a record of SpectrumMonitor\); remove"):
         read(path)
 
 

@@ -119,6 +119,21 @@ def test_a_safetensors_file_is_read_by_its_header_alone(tmp_path: Path) -> None:
     }
 
 
+SHAPES = [
+    "[-3, 4]", "[3.5, 4]", "[3.0]", "[true, 2]", "[[3, 4]]", '["3"]', "[null]", "7", '"34"', "null", "{}",
+    "[9223372036854775808]", "[" * 100_000 + "]" * 100_000, f"[{'9' * 401}]", f"[{', '.join('1' * 65)}]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[:20])
+def test_a_shape_in_a_header_that_no_tensor_has_is_told(shape: str, tmp_path: Path) -> None:
+    header = f'{{"w": {{"dtype": "F32", "shape": {shape}, "data_offsets": [0, 0]}}}}'.encode()
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(ValueError, match="is not a safetensors file") as error:
+        of_file(tmp_path / "x.safetensors")
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "wrap",
     [lambda state: state, lambda state: {"state_dict": state, "epoch": 3}],

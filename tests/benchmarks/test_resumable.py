@@ -121,6 +121,21 @@ def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(
     assert bench.measured == []
 
 
+@pytest.mark.parametrize(
+    "junk", ["[]", "{}", '{"run": 3, "result": 1}', '{"run": {}, "result": 1}', "{", "\x80"]
+)
+def test_damaged_pieces_are_named_before_anything_is_measured(
+    junk: str, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.part.parent.mkdir()
+    bench.part.write_text(f"{junk}\n")
+    with pytest.raises(SystemExit) as ended:
+        bench()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith(f"benchmarks.toy: {bench.part}, line 1: damaged (")
+    assert said.endswith("; remove this line, or the file to start again\n") and bench.measured == []
+
+
 def test_a_change_of_code_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.common import provenance
 

@@ -3,10 +3,12 @@
 import json
 import math
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("tyro")
 pytest.importorskip("plotly")
@@ -14,7 +16,7 @@ pytest.importorskip("plotly")
 from report_runs import HOSTILE, jsonl, step_row
 
 from sketchy.cli.report import report
-from sketchy.experiments.page import Page, Table
+from sketchy.experiments.page import Page, Plot, Section, Table
 from sketchy.experiments.report import collect
 from sketchy.experiments.sections import KINDS
 
@@ -95,6 +97,87 @@ def test_a_cut_off_last_line_is_left_out_and_a_bad_line_is_told(tmp_path: Path) 
     assert {Path(file).name for file in page.not_understood} == {"bad.jsonl", "amiss.jsonl"}
 
 
+JUNK = {
+    "deep.jsonl": b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+    "deep.json": b"[" * 100_000 + b"]" * 100_000,
+    "long.jsonl": b'{"learner": ' + b"9" * 401 + b"}\n",
+    "longer.json": b'{"weights": ' + b"9" * 5000 + b"}",
+    "binary.jsonl": bytes(range(256)) * 9,
+    "list.json": b"[]",
+    "number.jsonl": b"3\n",
+    "empty.json": b"",
+    "utf16.json": '{"a": 1}'.encode("utf-16"),
+}
+
+
+def test_a_bad_file_is_listed_and_the_others_are_shown(tmp_path: Path) -> None:
+    jsonl(tmp_path / "good.jsonl", [{"problem": "block", **step_row("adamw", 2.0)}])
+    for name, content in JUNK.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "secret.jsonl").write_text("{}")
+    (tmp_path / "secret.jsonl").chmod(0)
+    page = collect([tmp_path])
+    assert [Path(section.source).name for section in page.sections] == ["good.jsonl"]
+    assert {Path(file).name for file in page.not_understood} >= set(JUNK)
+    assert all(why and "\n" not in why for why in page.not_understood.values())
+    assert "a number of 401 digits" in page.not_understood[str(tmp_path / "long.jsonl")]
+
+
+VALUES = (None, -1, 10**299, float("nan"), float("inf"), 1e-320, "x", "", [], [[1]], {}, {"a": [None]}, True)
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)))
+def test_rows_with_any_value_in_any_place_never_take_the_page_down(
+    kind: int, runs: Path, tmp_path: Path
+) -> None:
+    """Each key of each kind of rows, with each of the values, in the first row of a file of its own."""
+    for path in sorted([*runs.rglob("*.jsonl"), *runs.rglob("memory.json")]):
+        rows = [json.loads(line) for line in path.read_text().splitlines()[-20:]]
+        rows = [row for row in rows if "budget" not in row]
+        if KINDS[kind].recognises(rows) and path.parent.name != "odd":
+            break
+    else:
+        pytest.fail(f"no file of the kind {KINDS[kind].keys}")
+    jsonl(tmp_path / "good.jsonl", rows)
+    for i, key in enumerate(rows[0]):
+        for j, value in enumerate(VALUES):
+            jsonl(tmp_path / f"bad-{i}-{j}.jsonl", [{**rows[0], key: value}, *rows[1:]])
+    page = collect([tmp_path])
+    assert str(tmp_path / "good.jsonl") in {section.source for section in page.sections}
+    assert len(page.sections) + len(page.not_understood) == 1 + len(rows[0]) * len(VALUES)
+    page.html("")
+
+
+@pytest.mark.parametrize("file", ["options.json", "checkpoints/ogd.pt"])
+@pytest.mark.parametrize("junk", [b"", b"[]", b"junk", b"[" * 100_000, b"PK\x03\x04"])
+def test_online_results_are_shown_without_a_bad_file_beside_them(
+    file: str, junk: bytes, runs: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "oco", tmp_path / "oco")
+    whole = len(collect([tmp_path]).sections[0].blocks)
+    (tmp_path / "oco" / file).write_bytes(junk)
+    page = collect([tmp_path])
+    (section,) = page.sections
+    cells = {row[0] for row in section.blocks[0].rows}
+    assert cells == {"ogd", "s-adagrad"} and len(section.blocks) == whole - (file == "options.json")
+    ((name, why),) = page.not_understood.items()
+    assert name == str(tmp_path / "oco" / file) and "damaged" in why and "remove it" in why
+
+
+def test_a_report_reads_no_file_outside_of_its_runs(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(runs / "oco", tmp_path / "oco")
+    shutil.copy(tmp_path / "oco" / "checkpoints" / "ogd.pt", tmp_path / "outside.pt")
+    path, opened = tmp_path / "oco" / "options.json", []
+    plan = json.loads(path.read_text())
+    path.write_text(json.dumps({**plan, "learners": ["../../outside", str(tmp_path / "outside")]}))
+    load = torch.load
+    monkeypatch.setattr(torch, "load", lambda file, **options: (opened.append(file), load(file, **options)))
+    page = collect([tmp_path / "oco"])
+    assert not opened and "learners='../../outside" in page.not_understood[str(path)]
+
+
 class Tags(HTMLParser):
     """All tags with their attributes, and the addresses that a browser would fetch."""
 
@@ -116,6 +199,15 @@ def test_the_page_escapes_all_text_and_fetches_nothing(runs: Path) -> None:
     addresses = [value for _, attrs in found for name in ("src", "href") if (value := attrs.get(name))]
     assert addresses and all(re.match("#section-|data:,", address) for address in addresses)
     assert page.html("again") == page.html("again")
+
+
+def test_no_text_in_a_plot_can_end_its_script() -> None:
+    plot = Plot(HOSTILE, [{"x": [HOSTILE], "name": "</script><b>"}], {"title": "<!--"}, {"title": "<script"})
+    content = Section("", "", [plot]).html("")
+    ((_, figure, _),) = re.findall(r'(<script type="application/json">)(.*?)(</script>)', content)
+    assert "<" not in figure
+    assert json.loads(figure)["data"] == plot.traces  # the browser reads what was given
+    assert [tag for tag, _ in Tags(content).tags].count("script") == 1
 
 
 def test_infinities_become_gaps(tmp_path: Path) -> None:

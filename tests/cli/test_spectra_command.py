@@ -1,4 +1,8 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,6 +173,110 @@ def test_a_stopped_run_is_not_gone_on_with_by_other_options(tmp_path, capsys):
     assert (tmp_path / "spectra.jsonl").read_text() == lines
     spectra(steps=12, every=3, rank=8, out=tmp_path)
     assert {r.step for r in read(tmp_path / "spectra.jsonl")} == {3, 6, 9, 12}
+
+
+def test_a_finished_run_is_not_erased_by_other_options(tmp_path, capsys):
+    spectra(steps=4, every=2, out=tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for change, says in (
+        ({"steps": 6}, "steps was 4 and is now 6"),
+        ({"optimizer": "AdamW"}, "optimizer was Shampoo and is now AdamW"),
+        ({"rate": 0.1, "seed": 3}, "rate was 0.004 and is now 0.1; seed was 0 and is now 3"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            spectra(**{"steps": 4, "every": 2, "out": tmp_path, **change})
+        assert stop.value.code == 2
+        assert f"holds results of other options ({says}); choose" in capsys.readouterr().err
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_of_unknown_options_is_not_erased(tmp_path, capsys):
+    spectra(steps=4, every=2, out=tmp_path)
+    (tmp_path / "options.json").unlink()
+    with pytest.raises(SystemExit):
+        spectra(steps=4, every=2, out=tmp_path)
+    assert "holds spectra.jsonl but not its options.json" in capsys.readouterr().err
+    assert len(read(tmp_path / "spectra.jsonl")) == 12
+
+
+def test_options_that_are_refused_claim_no_directory(tmp_path):
+    for mistake in ({"every": 0}, {"steps": 0}, {"top": 1.5}, {"save_every": -1.0}):
+        with pytest.raises(SystemExit):
+            spectra(**{"steps": 4, "every": 2, "out": tmp_path, **mistake})
+    spectra(steps=4, every=2, out=tmp_path)
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from test_spectra_command import experiment, options, tasks
+
+for record in experiment.watch(
+    tasks.load("digits"), options(sys.argv[2]), Path(sys.argv[1]), save_every=float(sys.argv[3])
+):
+    print(record.step, flush=True)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "seconds"), [("Shampoo", 0.1), ("SketchySOAP", 0.0), ("AdamW", 0.1), ("Shampoo", 60.0)]
+)
+def test_killed_at_any_moment_and_resumed_equals_never_killed(optimizer, seconds, tmp_path):
+    """By SIGKILL, which no process can catch: what was saved by time is all there is."""
+    _, lines = watched(tmp_path / "whole", options(optimizer))
+    out, here = tmp_path / "part", Path(__file__)
+    path = [here.parent, here.parents[1], Path(experiment.__file__).parents[2]]
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(out), optimizer, str(seconds)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if int(line) >= 10:
+            process.kill()
+            break
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert (out / "checkpoint.pt").exists() == (seconds < 60)
+    steps = [record.step for record in experiment.watch(tasks.load("digits"), options(optimizer), out)]
+    assert steps[-1] == 12 and (steps[0] > 1) == (seconds < 60)
+    assert (out / "spectra.jsonl").read_text() == lines
+
+
+DAMAGES = {
+    "empty": lambda path: path.write_bytes(b""),
+    "junk": lambda path: path.write_bytes(b"\x80junk" * 99),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-99]),
+    "another": lambda path: torch.save([1, 2], path),
+    "keys": lambda path: torch.save({"run": {}}, path),
+    "inner keys": lambda path: torch.save({"run": {}, "covariances": {}}, path),
+    "inner kinds": lambda path: torch.save({"run": {"model": 3}, "covariances": {}}, path),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_changes_nothing(damage, tmp_path, capsys):
+    _, lines = watched(tmp_path, options(), until=5)
+    DAMAGES[damage](tmp_path / "checkpoint.pt")
+    with pytest.raises(SystemExit) as stop:
+        spectra(steps=12, every=3, rank=8, out=tmp_path)
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sketchy spectra")]
+    assert stop.value.code == 2 and said.endswith("; remove it to start again")
+    assert f"{tmp_path / 'checkpoint.pt'}: damaged (" in said
+    assert (tmp_path / "spectra.jsonl").read_text() == lines
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", '{"run": {}}', "\x80", "{"])
+def test_damaged_trials_of_the_control_are_named(line, tmp_path, capsys):
+    (tmp_path / "control.jsonl").write_text(f"{line}\n")
+    with pytest.raises(SystemExit) as stop:
+        spectra(control=True, trials=2, out=tmp_path)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and f"{tmp_path / 'control.jsonl'}, line 1: damaged" in said
 
 
 # ---- the control experiment

@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 
 from cases import F32, F64
 from checks import assert_close, orthonormality
-from sketchy.core import extremes, linalg
+from sketchy.core import certificate, extremes, linalg, tasks
 from sketchy.core.certificate import norm_bound
 from sketchy.core.tasks import run
 
@@ -92,3 +94,72 @@ def test_the_norm_bound_fails_no_more_often_than_promised(spectrum, width, rng):
     assert failures <= promised + 3 * (promised * (1 - promised) / trials) ** 0.5
     if spectrum == "rank-one" and width == 0.01:
         assert failures > 0.02, "the bound is so loose that this test can't fail"
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (200, 50)])
+def test_scattered_numbers_fill_the_interval_evenly(shape):
+    x = linalg.scattered(*shape, like=torch.empty(0, dtype=F64))
+    assert x.shape == shape and -1 <= x.min() < -0.5 and 0.5 < x.max() < 1
+    assert len(x.unique()) == x.numel() and x.mean().abs() < 2 / x.numel() ** 0.5
+    assert (x.square().mean() - 1 / 3).abs() < 0.2
+
+
+@pytest.fixture
+def blind(monkeypatch):
+    """As on an accelerator, where no value is read: float32 is computed by products in float64."""
+    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+
+
+def test_on_an_accelerator_orthonormal_columns_are_gram_schmidts(blind, rng):
+    M = torch.randn(2, 30, 6, generator=rng) * torch.tensor([9.0, 1.0, 0.1, 1.0, 5.0, 1.0])
+    Q, R = torch.linalg.qr(M.double())
+    expected = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    assert_close(linalg.orthonormal(M), expected, scale=1, tolerance=1e-5)
+    assert_close(linalg.orthonormal(M[0]), expected[0], scale=1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 30, 6), (9, 9)])
+def test_on_an_accelerator_singular_vectors_equal_the_svds(blind, shape, rng):
+    T = torch.randn(shape, generator=rng) * 0.5 ** torch.arange(shape[-1])
+    U, sigma = run(linalg.left_singular_by_products(T))
+    assert_close(sigma, torch.linalg.svdvals(T.double()), scale=sigma.max(), tolerance=1e-6)
+    assert orthonormality(U) < 1e-5
+    rebuilt = U.double() * sigma.double().square().unsqueeze(-2) @ U.double().mT
+    assert_close(rebuilt, T.double() @ T.double().mT, scale=sigma.max() ** 2, tolerance=1e-5)
+
+
+def test_on_an_accelerator_the_singular_vectors_of_zero_are_finite(blind):
+    U, sigma = run(linalg.left_singular_by_products(torch.zeros(8, 3)))
+    assert torch.equal(U, torch.zeros(8, 3)) and torch.equal(sigma, torch.zeros(3))
+
+
+def test_the_bound_by_traces_counts_the_cut_once():
+    """If D is c² on all l directions and nothing else, its norm is c², which the bound reaches."""
+    kept, cut = torch.tensor([5.0, 2.0, 0.0], dtype=F64), torch.tensor(1.5, dtype=F64)
+    mass, top = kept.sum() + 3 * cut, (kept[0] + cut).sqrt()
+    assert certificate.loss(mass, top, kept, cut, (0.0, 0.0)) == cut
+    assert certificate.loss(mass + 2, top, kept, cut, (0.0, 0.0)) == cut + 2
+    assert certificate.loss(mass, top, kept, cut, (0.25, 0.0)) == cut + 0.25 * 6.5
+    assert certificate.loss(mass, top, kept, cut, (0.0, 0.5)) == cut + 0.5 * mass
+    assert certificate.loss(mass + 2, top, kept, cut, (0.0,)) == cut
+
+
+def test_the_allowance_for_rounding_grows_with_the_length_of_sums():
+    eps = torch.finfo(F64).eps
+    square, tall, wide = (
+        certificate.rounding(torch.zeros(shape, dtype=F64), traced=True)
+        for shape in ((4, 4), (400, 4), (4, 400))
+    )
+    assert (tall[0] - square[0]) / eps == pytest.approx(20 - 2)
+    assert wide[0] == tall[0] and (wide[1] - square[1]) / eps == pytest.approx(20 - 2)
+    assert certificate.rounding(torch.zeros(400, 4, dtype=F64), traced=False) == (40 * eps,)
+
+
+def test_the_norm_bound_of_a_multiple_of_the_identity_is_its_formula(rng):
+    """D = mu I, so W T_2(D) = T_2(2 mu / width - 1) W, with T_2(x) = 2 x² - 1."""
+    W, mu, width = torch.randn(4, 9, generator=rng, dtype=F64), 50.0, torch.tensor(1.0, dtype=F64)
+    x = 2 * mu - 1
+    chi = 2 * (1e-6 * math.gamma(3)) ** 0.5
+    ratio = (2 * x**2 - 1) * torch.linalg.matrix_norm(W, 2).item() / chi**0.5
+    expected = 0.5 * (1 + math.cosh(math.acosh(ratio) / 2))
+    assert norm_bound(lambda X: mu * X, W, width, 1e-6).item() == pytest.approx(expected, rel=1e-12)

@@ -128,3 +128,13 @@ def test_a_setting_for_one_backend_is_no_obstacle() -> None:
         assert product_eps(torch.empty(0)) == torch.finfo(F32).eps
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize(("setting", "bits"), [("highest", 23), ("high", 10), ("medium", 7)])
+def test_each_setting_of_torch_has_the_eps_of_its_digits(setting: str, bits: int) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(setting)
+    try:
+        assert product_eps(torch.empty(0)) == 2.0**-bits
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -116,6 +116,14 @@ def test_the_factored_moment_of_nothing_gives_no_step():
     assert_close(a * b, expected, scale=1, tolerance=EXACT)
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e9])
+def test_normalized_directions_of_any_size_keep_their_length(size, rng):
+    D = size * torch.randn(1, 6, 5, generator=rng, dtype=F64)
+    X, one = D.clone(), torch.ones(1, dtype=F64)
+    _, scale = moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one)
+    assert_close((scale * X).norm() / D.norm(), one, scale=1, tolerance=1e-12)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e18])
 def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_length(scale, rng):
     """With one and the same direction D each row tends to the same norm; zeros stay zeros."""

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from sklearn.datasets import load_svmlight_file
 
+from sketchy.experiments import published
 from sketchy.experiments.data import data_directory, load
 
 SHARED = Path(os.environ.get("SKETCHY_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -114,6 +116,71 @@ def test_a_mistake_is_told_with_what_is_allowed(change: dict[str, object], messa
 def test_a_broken_file_is_refused(tmp_path: Path, text: bytes, packing: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load(write(tmp_path, text, packing))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            b"1 1:1\n-1 1000000000:1\n",
+            r"2 rows of 1,000,000,000 features take 14.9 GiB, more than 4;",
+        ),
+        (b"1 2147483648:1\n", "an index is above 2,147,483,647, the largest that is allowed"),
+        (b"1 99999999999999999999:1\n", "an index is above 2,147,483,647"),
+        (b"1 1:1\nnan 1:1\n", "the label of row 2 is nan: must be a finite number"),
+        (b"-inf 1:1\n", "the label of row 1 is -inf"),
+    ],
+)
+def test_numbers_that_no_data_has_are_refused_before_memory_is_taken(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    path = write(tmp_path, text)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=message) as caught:
+        load(path)
+    assert path in str(caught.value) and "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100 << 10  # in KiB
+
+
+def test_the_limit_on_memory_counts_the_rows_that_are_used_and_can_be_raised(tmp_path: Path) -> None:
+    path = write(tmp_path, b"1 1:1\n-1 100000:1\n")
+    with pytest.raises(ValueError, match=r"0\.0 GiB, more than 0\.001; .* allow more with --max-gib"):
+        load(path, max_gib=0.001)
+    assert load(path, max_gib=0.001, rows=1).rows == 1
+    assert load(path, max_gib=0.002).dim == 100_001
+    for bad in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"max-gib={bad}: must be above 0"):
+            load(path, max_gib=bad)
+
+
+@pytest.mark.parametrize("packing", [".bz2", ".gz", ".xz"])
+@pytest.mark.parametrize(
+    ("piece", "message"),
+    [
+        (b"1 1:1\n", "take more than 0.001 GiB; --max-gib allows more"),
+        (b"\n", "take more than 0.001 GiB; --max-gib allows more"),
+        (b"1 " + b" " * 998, "a line of more than 100,000 bytes"),
+    ],
+    ids=["rows", "empty lines", "one line"],
+)
+def test_a_small_archive_of_much_text_is_refused(
+    packing: str, piece: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "_LONGEST_LINE", 100_000)
+    path = write(tmp_path, piece * (2_000_000 // len(piece)), packing)
+    assert Path(path).stat().st_size < 10_000
+    with pytest.raises(ValueError, match=message):
+        load(path, max_gib=0.001)
+
+
+def test_an_archive_of_broken_bytes_is_refused(tmp_path: Path) -> None:
+    for packing, pack in PACK.items():
+        content = bytearray(pack(TEXT * 1000))
+        content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+        path = tmp_path / f"broken{packing}"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be read as an svmlight file"):
+            load(str(path))
 
 
 @pytest.mark.parametrize("packing", [".bz2", ".gz", ".xz"])

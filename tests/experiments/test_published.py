@@ -16,6 +16,7 @@ import pytest
 from sketchy.experiments import published
 from sketchy.experiments.data import load
 from sketchy.experiments.published import File, Form, Known
+from sketchy.experiments.tasks.sets import SETS
 
 TEXT = b"+1 1:1\n-1 2:1\n+1 1:2\n"
 SHA256 = hashlib.sha256(TEXT).hexdigest()
@@ -140,6 +141,7 @@ def test_cifar10_is_the_same_from_its_binary_archive_and_from_libsvms_text(
     monkeypatch.setattr(
         published, "CIFAR_PIXELS", hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
     )
+    monkeypatch.setattr(published, "CIFAR_LABELS", hashlib.sha256(labels.data).hexdigest())
     binary, _, text = published.KNOWN["cifar10"].forms
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
@@ -159,3 +161,14 @@ def test_cifar10_is_the_same_from_its_binary_archive_and_from_libsvms_text(
         assert np.array_equal(y, labels)
     with pytest.raises(ValueError, match="not the training images of CIFAR-10"):
         text.reader(io.BytesIO(lines.replace(":1 ", ":2 ").encode()))
+    with pytest.raises(ValueError, match="not the training labels of CIFAR-10"):
+        text.reader(io.BytesIO(lines.replace("\n3 ", "\n4 ").encode()))
+
+
+def test_every_file_that_can_be_downloaded_has_a_checksum() -> None:
+    with pytest.raises(ValueError, match="must have a sha256"):
+        File("some/file", url="http://example.org/file")
+    files = [
+        f for known in (*published.KNOWN.values(), *SETS.values()) for form in known.forms for f in form.files
+    ]
+    assert len([file for file in files if file.url and len(file.sha256) == 64]) >= 6

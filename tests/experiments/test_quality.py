@@ -292,3 +292,19 @@ def test_readers_see_a_name_of_its_own_for_every_optimizer() -> None:
     shown = [names.shown(name) for name in ENTRIES]
     assert len(set(shown)) == len(shown)
     assert not [name for name in ENTRIES if "_" in names.shown(name).partition("(")[0]]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"optimizer": "adamw"}', "'record' is missing"),
+        ("[]", "a list, not an object"),
+        ('{"optimizer": "adamw", "rank": null, "rate": 1, "record": {"curve": [{}]}}', "missing"),
+    ],
+)
+def test_a_damaged_run_is_named_by_its_line(line: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "quality.jsonl"
+    path.write_text(f'{{"budget": {{}}}}\n{line}\n')
+    with pytest.raises(ValueError, match=f"line 2: damaged .*{says}.*; remove this line") as caught:
+        load(path)
+    assert str(path) in str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sketchy
-from sketchy.experiments.resume import finished, rows
+from sketchy.experiments.resume import claim, finished, rows
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,46 @@ def test_a_piece_that_is_planned_twice_is_done_once(tmp_path: Path) -> None:
     worker = Worker()
     assert list(finished([*PLAN, *PLAN], tmp_path / "runs.jsonl", worker)) == RESULTS * 2
     assert worker.done == [0, 1, 2, 3, 4]
+
+
+JUNK = {
+    "empty line": (b"x", "line 2"),
+    "truncated": (b'{"run": 3', "line 2"),
+    "a missing key": (b'{"run": {}}', "line 2: damaged ('result' is missing)"),
+    "a list": (b"[]", "line 2: damaged (a list, not an object with names)"),
+    "binary": (b"\x80\x02\xff", "line 2"),
+    "deep": (b'{"a":' * 100_000, "line 2: damaged (RecursionError"),
+    "a long number": (b'{"run": ' + b"9" * 401 + b"}", "line 2: damaged (a number of 401 digits"),
+    "a result that is none": (None, "line 1: damaged (could not convert"),
+}
+
+
+@pytest.mark.parametrize("name", JUNK)
+def test_a_damaged_line_is_named_with_what_to_do_and_the_file_is_unchanged(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    list(finished(PLAN, path, Worker(stop_at=2)))
+    first, second = path.read_bytes().splitlines(keepends=True)
+    junk, says = JUNK[name]
+    before = first + junk + b"\n" + second if junk else first.replace(b'"result": 0', b'"result": "no"')
+    path.write_bytes(before)
+    with pytest.raises(ValueError, match="remove this line, or the file to start again") as caught:
+        finished(PLAN, path, Worker(), read=float)
+    assert f"{path}, {says}" in str(caught.value) and "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", ["", "[]", "{", "\udcff"])
+def test_damaged_options_of_a_directory_are_named(options: str, tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text(options, errors="surrogateescape")
+    with pytest.raises(ValueError, match=r"options.json: damaged .*; remove its directory to start again"):
+        claim(tmp_path, {"a": 1}, results="rows.jsonl")
+
+
+def test_results_without_their_options_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    claim(tmp_path, {"a": 1}, results="rows.jsonl")
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    claim(tmp_path, {"a": 1}, results="rows.jsonl")
+    (tmp_path / "options.json").unlink()
+    with pytest.raises(ValueError, match=r"holds rows.jsonl but not its options.json.*choose another"):
+        claim(tmp_path, {"a": 1}, results="rows.jsonl")

@@ -112,9 +112,64 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be used"):
         sweep.claim(tmp_path / "file", plan)
-    (tmp_path / "options.json").write_text("{")
-    with pytest.raises(ValueError, match="not the options of a run"):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "ogd.pt").touch()
+    with pytest.raises(ValueError, match=r"holds checkpoints but not its options.json"):
         sweep.claim(tmp_path, plan)
+
+
+JUNK = {
+    "empty": b"",
+    "truncated": b'{"data": "dig',
+    "list": b"[]",
+    "binary": b"\x80\x02\xff\x00" * 9,
+    "number": b"9" * 401,
+    "deep": b"[" * 100_000,
+    "keys": b"{}",
+}
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("file", ["options.json", "checkpoints/ogd.pt"])
+def test_a_damaged_file_of_a_sweep_is_named_with_what_to_do(junk: str, file: str, tmp_path: Path) -> None:
+    data = load("digits", rows=100)
+    plan, _ = done(data, tmp_path, learners=("ogd",), grid=2)
+    (tmp_path / "checkpoints").rename(tmp_path / "aside")
+    sweep.claim(tmp_path, plan)
+    (tmp_path / "aside").rename(tmp_path / "checkpoints")
+    sweep.claim(tmp_path, plan)
+    if (file, junk) == ("options.json", "keys"):
+        (tmp_path / file).write_text('{"learners": ["ogd"]}')
+        with pytest.raises(ValueError, match=r"options.json: damaged \(.*missing.*'data'"):
+            sweep.claimed(tmp_path)
+        return
+    (tmp_path / file).write_bytes(JUNK[junk])
+    with pytest.raises(ValueError, match="remove it") as caught:
+        sweep.claim(tmp_path, plan)
+    assert str(tmp_path / file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["round", "loss", "curve", "seconds", "learner"])
+def test_a_checkpoint_without_one_of_its_entries_is_named(key: str, tmp_path: Path) -> None:
+    plan, _ = done(load("digits", rows=100), tmp_path, learners=("ogd",), grid=2)
+    path = tmp_path / "checkpoints" / "ogd.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save({name: value for name, value in state.items() if name != key}, path)
+    with pytest.raises(ValueError, match=rf"ogd.pt: damaged \('{key}' is missing\); remove it to start"):
+        sweep.results(plan, tmp_path)
+    torch.save(state | {"loss": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=r"sums of the shape \(3,\): must be \(2,\)"):
+        sweep.results(plan, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "sub/ogd", "sgd"])
+def test_names_in_the_options_of_a_run_cannot_lead_out_of_its_folder(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    sweep.claim(run, sweep.plan(load("digits", rows=100), learners=("ogd",)))
+    options = json.loads((run / "options.json").read_text())
+    (run / "options.json").write_text(json.dumps({**options, "learners": [name]}))
+    with pytest.raises(ValueError, match=rf"options.json: damaged \(learners='{name}': must be distinct"):
+        sweep.claimed(run)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +177,7 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     [
         ({"learners": ("sgd",)}, "learners='sgd': must be distinct ones of ada-fd, ada-lr"),
         ({"learners": ()}, "must be distinct ones of ada-fd, ada-lr"),
-        ({"learners": ("ogd", "ogd")}, "must be distinct ones"),
+        ({"learners": ("ogd", "ogd")}, "must be distinct"),
         ({"grid": 0}, "grid=0: must be at least 1"),
     ],
 )

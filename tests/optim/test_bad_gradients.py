@@ -335,3 +335,17 @@ def test_a_gradient_beyond_the_range_of_the_stored_momentum_is_bad(stored: torch
         p.grad = torch.full_like(p, scale)
         optimizer.step()
     assert p.isfinite().all() and float(optimizer.state[p]["skipped"]) == 1
+
+
+@every_class
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 1e28), (F64, 1e140)], ids=str)
+def test_the_limit_on_the_norm_of_a_gradient_is_a_sharp_line(
+    case: Case, dtype: torch.dtype, limit: float, road: str
+) -> None:
+    """Just below it a gradient counts, just above it is skipped and changes nothing."""
+    for share, counts in ((0.99, True), (1.01, False)):
+        weight = nn.Parameter(torch.ones(6, 5, dtype=dtype))
+        optimizer = case.make([weight])
+        weight.grad = torch.full((6, 5), share * limit / 30**0.5, dtype=dtype)
+        optimizer.step()
+        assert weight.isfinite().all() and bool((weight != 1).any()) == counts

@@ -5,7 +5,6 @@ Two numbers describe the spectrum of each: the share of the k largest eigenvalue
 intrinsic dimension tr C / λ_max.
 """
 
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from sketchy.analysis.covariances import Gradients, Include, Reading, Settings, States
 from sketchy.core.arguments import check_count, check_number
+from sketchy.files import append, read_rows
 from sketchy.optim.engine import Engine
 from sketchy.optim.routing import names_of
 
@@ -58,18 +58,14 @@ _NEWER = {"whitened"}  # fields that older files lack
 
 def read(path: str | Path) -> list[Spectrum]:
     """The records of a file. An incomplete last line is left out."""
-    lines = Path(path).read_text(encoding="utf-8").split("\n")
+    return read_rows(Path(path), _spectrum)
+
+
+def _spectrum(values: dict[str, Any]) -> Spectrum:
     names = {field.name for field in fields(Spectrum)}
-    records = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            values = None
-        if not isinstance(values, dict) or values.keys() | _NEWER != names:
-            raise ValueError(f"{path}, line {number}: not a record of SpectrumMonitor")
-        records.append(Spectrum(**values))
-    return records
+    if values.keys() | _NEWER != names:
+        raise ValueError("not a record of SpectrumMonitor")
+    return Spectrum(**values)
 
 
 class SpectrumMonitor:
@@ -246,9 +242,7 @@ class SpectrumMonitor:
         if self._path is None:
             self.records += records
         else:
-            lines = "".join(json.dumps(asdict(record)) + "\n" for record in records)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(lines)  # a single write: an interrupt cannot split a line
+            append(self._path, *map(asdict, records))
         for record in records if self._writer is not None else ():
             place = f"{record.parameter}/{record.axis}" + (f"/{record.block}" if record.block else "")
             for value in ("share", "intrinsic_dimension", "escaped_mass", "skipped"):

@@ -1,7 +1,6 @@
 """Names, shapes and dtypes of the weights in models and files. The weights are not read or allocated."""
 
 import importlib
-import json
 import re
 import struct
 import sys
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sketchy.analysis.memory import Weight
+from sketchy.files import parse, told
 from sketchy.optim.routing import param_groups
 
 Weights = dict[str, Weight]
@@ -26,6 +26,7 @@ _SAFETENSORS = {
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }
+_MOST_AXES = 64  # of torch
 _LONGEST_HEADER = 100 << 20  # the limit of the format
 
 
@@ -67,7 +68,7 @@ def of_factory(address: str) -> Weights:
     except ModuleNotFoundError as error:
         raise ValueError(f"model={address!r}: there is no module {error.name}") from error
     except Exception as error:
-        raise ValueError(f"model={address!r}: importing it failed: {_told(error)}") from error
+        raise ValueError(f"model={address!r}: importing it failed: {told(error)}") from error
     finally:
         sys.path.pop(0)
     if not callable(factory):
@@ -77,7 +78,7 @@ def of_factory(address: str) -> Weights:
         with torch.device("meta"), _Unfilled():
             model = factory()
     except Exception as error:
-        raise ValueError(f"model={address!r}: building it failed: {_told(error)}") from error
+        raise ValueError(f"model={address!r}: building it failed: {told(error)}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(
             f"model={address!r}: must build a torch.nn.Module; it built a {type(model).__name__}"
@@ -118,15 +119,26 @@ def _of_safetensors(path: Path) -> Weights:
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         text = file.read(length) if length <= _LONGEST_HEADER else b""
     try:
-        entries = json.loads(text)
+        entries = parse(text)
         entries.pop("__metadata__", None)
         return {
-            name: Weight.named(name, entry["shape"], _SAFETENSORS[entry["dtype"]])
+            name: Weight.named(name, _shape(name, entry["shape"]), _SAFETENSORS[entry["dtype"]])
             for name, entry in entries.items()
             if not entry["dtype"].startswith(("I", "U", "BOOL"))
         }
-    except (ValueError, AttributeError, TypeError, KeyError) as error:
-        raise ValueError(f"file={str(path)!r}: is not a safetensors file ({_told(error)})") from error
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"file={str(path)!r}: is not a safetensors file ({told(error)})") from error
+
+
+def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+    def is_size(size: Any) -> bool:
+        return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 2**63
+
+    if not isinstance(sizes, list) or len(sizes) > _MOST_AXES or not all(map(is_size, sizes)):
+        raise ValueError(
+            f"the shape of {name!r} is {str(sizes)[:60]}: must be up to {_MOST_AXES} whole numbers from 0"
+        )
+    return tuple(sizes)
 
 
 def _of_state_dict(path: Path) -> Weights:
@@ -136,7 +148,7 @@ def _of_state_dict(path: Path) -> Weights:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise ValueError(
-            f"file={str(path)!r}: torch.load(weights_only=True) cannot read it: {_told(error)}"
+            f"file={str(path)!r}: torch.load(weights_only=True) cannot read it: {told(error)}"
         ) from error
     for key in ("state_dict", "model_state_dict", "model"):  # a checkpoint with more than weights
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -152,9 +164,3 @@ def _of_state_dict(path: Path) -> Weights:
                 seen.add(place)
                 found[str(name)] = Weight.named(str(name), value.shape, value.dtype)
     return found
-
-
-def _told(error: Exception) -> str:
-    """An error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -36,7 +36,7 @@ def counterexample(
 
     from sketchy.experiments import plot
     from sketchy.experiments.pool import one_thread
-    from sketchy.experiments.resume import write
+    from sketchy.files import write
     from sketchy.oco.counterexample import growth
 
     console = Console(highlight=False)

@@ -37,7 +37,7 @@ def demo(
 
     from sketchy.experiments import comparison, tasks
     from sketchy.experiments.pool import one_thread, stop_by_signal
-    from sketchy.experiments.resume import write
+    from sketchy.files import write
 
     console = Console()
     with user_mistakes("sketchy demo"):
@@ -59,7 +59,8 @@ def demo(
     ]
     path = out / "runs.jsonl"
     with one_thread(), stop_by_signal() as stop:
-        every = comparison.runs(task, planned, path, stopped=stop.is_set)
+        with user_mistakes("sketchy demo"):
+            every = comparison.runs(task, planned, path, stopped=stop.is_set)
         records = list(track(every, "training", total=len(planned), console=console))
     if len(records) < len(planned):
         done = f"{len(records)} of {len(planned)} runs are saved in {path}"

@@ -36,6 +36,7 @@ def oco(
     data_dir: Path | None = None,
     download: bool = False,
     processes: int = 2,
+    max_gib: float = 4.0,
 ) -> None:
     """Run online learners on a data set, each with a grid of settings, and rank them by average loss.
 
@@ -54,6 +55,7 @@ def oco(
         data_dir: Directory of the data sets; if not given, $SKETCHY_DATA or the user's cache.
         download: Download the data set if it is missing.
         processes: Number of learners to run in parallel.
+        max_gib: The most memory that the rows may take, in GiB.
     """
     from rich.console import Console
 
@@ -65,7 +67,9 @@ def oco(
     console = Console(markup=False, highlight=False)  # file names may look like markup
     with user_mistakes("sketchy oco"):
         names = tuple(name for word in learners for name in word.split(","))
-        dataset = load(data, directory=data_dir, download=download, rows=rows, shuffle=shuffle)
+        dataset = load(
+            data, directory=data_dir, download=download, rows=rows, shuffle=shuffle, max_gib=max_gib
+        )
         plan = sweep.plan(dataset, learners=names, grid=grid, sketch_size=sketch_size, shuffle=shuffle)
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
@@ -97,7 +101,7 @@ def _write(plan: "Plan", out: Path, console: "Console") -> None:
     from rich.text import Text
 
     from sketchy.experiments import plot, sweep, table
-    from sketchy.experiments.resume import write
+    from sketchy.files import write
 
     results = sweep.results(plan, out)
     if not results:

@@ -27,6 +27,7 @@ def report(
     """
     from sketchy import __version__
     from sketchy.experiments.report import collect
+    from sketchy.files import write
 
     with user_mistakes("sketchy report"):
         if not runs:
@@ -34,7 +35,7 @@ def report(
         page = collect(runs)
         content = page.html(f"sketchy {__version__}: sketchy report {' '.join(map(str, runs))}")
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(content, encoding="utf-8")
+        write(out, content)
     if json:
         from json import dumps
 

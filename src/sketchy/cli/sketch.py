@@ -26,6 +26,7 @@ def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 
 
     from sketchy import FrequentDirections
     from sketchy.experiments import sketching
+    from sketchy.files import write
 
     console = Console()
     with user_mistakes("sketchy sketch"):
@@ -51,8 +52,7 @@ def sketch(out: Path = Path("runs/sketch"), ranks: tuple[int, ...] = (4, 8, 16, 
         table.add_row(row.solver, str(row.rank), str(row.numbers), *errors, f"{row.microseconds:.0f}")
     console.print(table)
 
-    lines = [json.dumps(asdict(row)) for row in results]
-    (out / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    write(out / "rows.jsonl", "".join(json.dumps(asdict(row)) + "\n" for row in results))
     title = f"Frequent Directions on {count} digits of {dim} pixels"
-    (out / "sketch.png").write_bytes(sketching.picture(vectors, results, title=title))
+    write(out / "sketch.png", sketching.picture(vectors, results, title=title))
     console.print(f"Picture: {out / 'sketch.png'}   Rows: {out / 'rows.jsonl'}", style="dim")

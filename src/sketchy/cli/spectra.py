@@ -23,6 +23,7 @@ def spectra(
     rank: int = 64,
     top: int | float = 0.25,
     seed: int = 0,
+    save_every: float = 60.0,
     out: Path | None = None,
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     tensorboard: bool = False,
@@ -42,7 +43,8 @@ def spectra(
     recording), share.png and dimension.png. --control repeats the paper's experiment with Gaussian gradients
     instead, and writes a line of control.jsonl for each trial. 20 trials take about four minutes. It fails if
     a mean is more than three standard errors of the difference away from the paper's mean. Ctrl-C saves and
-    stops; run the same command to resume. After a complete run, it starts from the beginning.
+    stops; run the same command to resume. After a complete run, it starts from the beginning. A directory
+    with results of other options is refused.
 
     Args:
         task: Task to train: digits (no download), charlm, autoencoder, cifar10, ...
@@ -53,6 +55,7 @@ def spectra(
         rank: Rank of the sketches, the paper's l.
         top: k, as a number of eigenvalues or as a share of all; the paper uses 256 of 1024.
         seed: Seed of the network and of its batches.
+        save_every: Seconds between two checkpoints; a process that is killed loses no more than this.
         out: Directory for the results; if not given, runs/spectra/TASK (or control), or that of --from.
         from_: Draw the records in this file instead of training.
         tensorboard: Also write TensorBoard files.
@@ -79,7 +82,7 @@ def spectra(
             steps = loaded.steps if steps is None else steps
             every = max(1, steps // 40) if every is None else every
             options = Watched(task, optimizer, rate, rank, top, steps, every, seed)
-            status = _train(loaded, options, out, out / "tensorboard" if tensorboard else None)
+            status = _train(loaded, options, out, out / "tensorboard" if tensorboard else None, save_every)
             title = f"{task}, {optimizer}"
         records = read(path)
         if not records and not status:
@@ -90,7 +93,7 @@ def spectra(
         raise SystemExit(status)
 
 
-def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None) -> int:
+def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None, save_every: float) -> int:
     """Train and return the exit status: 130 if the user stopped the run, 1 if it diverged."""
     from rich.console import Console
     from rich.progress import Progress
@@ -99,7 +102,7 @@ def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None
     from sketchy.experiments.spectra import watch
 
     with one_thread(), stop_by_signal() as stop:
-        run = watch(task, options, out, tensorboard=tensorboard, stopped=stop.is_set)
+        run = watch(task, options, out, tensorboard=tensorboard, stopped=stop.is_set, save_every=save_every)
         with Progress(console=Console(stderr=True)) as progress:
             bar = progress.add_task("training", total=options.steps)
             for record in run:
@@ -122,11 +125,12 @@ def _show(records: "Sequence[Spectrum]", title: str, out: Path, json: bool) -> N
     from rich.table import Column, Table
 
     from sketchy.experiments import spectra as experiment
+    from sketchy.files import write
 
     files = {"share": out / "share.png", "intrinsic_dimension": out / "dimension.png"}
     found = {}
     for value, file in files.items():
-        file.write_bytes(experiment.picture(records, value, title=title))  # type: ignore[arg-type]
+        write(file, experiment.picture(records, value, title=title))  # type: ignore[arg-type]
         found[value] = experiment.bands(records, value)  # type: ignore[arg-type]
     if json:
         print(dumps({value: [vars(band) for band in rows] for value, rows in found.items()}))
@@ -165,13 +169,13 @@ def _control(trials: int, out: Path, json: bool) -> None:
     from sketchy.experiments import spectra as experiment
     from sketchy.experiments.pool import stop_by_signal
 
-    with user_mistakes("sketchy spectra --control"):
-        if trials < 2:
-            raise ValueError(f"trials={trials}: must be at least 2, for a standard error")
-        out.mkdir(parents=True, exist_ok=True)
     path, total = out / "control.jsonl", trials * len(experiment.PUBLISHED)
     with stop_by_signal() as stop:
-        work = experiment.trials(trials, path, stopped=stop.is_set)
+        with user_mistakes("sketchy spectra --control"):
+            if trials < 2:
+                raise ValueError(f"trials={trials}: must be at least 2, for a standard error")
+            out.mkdir(parents=True, exist_ok=True)
+            work = experiment.trials(trials, path, stopped=stop.is_set)
         found = list(track(work, "drawing", total=total, console=Console(stderr=True)))
     if len(found) < total:
         done = f"{len(found)} of {total} trials are saved in {path}"

@@ -47,10 +47,11 @@ def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) 
     if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
         return None
     most = 126 if dtype == torch.float32 else 500
-    return (yield Request(_power_of_two, (norm, past), options={"beta2": beta2, "most": most}))
+    return (yield Request(power_of_two, (norm, past), options={"beta2": beta2, "most": most}))
 
 
-def _power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:
+def power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:
+    """The power of two (...) at or below max(norm, √(β₂ past)), at most 2^±most; 1 where it is moderate."""
     magnitude = torch.maximum(norm, (beta2 * past).sqrt())
     power = torch.exp2(magnitude.log2().floor().clamp(-most, most))
     return torch.where((magnitude > 0) & ((magnitude < _LOW) | (magnitude > _HIGH)), power, 1.0)

@@ -9,13 +9,13 @@ l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sketchy.core import certificate
-from sketchy.core.extremes import divide, extreme_scale, frobenius
+from sketchy.core.extremes import divide, extreme_scale, frobenius, power_of_two
 from sketchy.core.linalg import (
     fill,
     gaussian,
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Rounding errors of a zero singular value, relative to the largest one and in units of eps. At or below this,
 # a direction counts as empty.
 NOISE = 10.0
+
+MOST = 300  # units are at most 2^±MOST: squares of them, and of float32 numbers divided by them, fit float64
 
 
 @dataclass(frozen=True)
@@ -260,9 +262,25 @@ _STEPS: dict[str, Callable[..., Task[tuple[Tensor, Tensor]]]] = {
 SOLVERS = tuple(_STEPS)
 
 
+def update_by_units(sketch: Sketch, A: Tensor, unit: Tensor, *, beta2: float = 1.0, **options: Any) -> Sketch:
+    """`update` with unit * A, for powers of two (...).
+
+    unit * A may be out of the range of A's dtype, or near its least numbers, which have few digits.
+    """
+    zero = torch.zeros_like(unit)
+    lam, _, _ = _divided(sketch.eigenvalues, zero, unit)
+    new = update(Sketch(sketch.basis, lam, zero, zero), A, beta2=beta2, **options)
+    found = new.eigenvalues, new.escaped_mass, new.error_bound
+    past = sketch.escaped_mass, sketch.error_bound
+    return Sketch(new.basis, *_multiplied(*found, *past, unit, beta2=beta2))
+
+
 def merge(first: Sketch, second: Sketch) -> Sketch:
     """The sketch of both streams together, with the rank of the first. Masses and error bounds add up."""
-    both = update(first, second.factor())
+    lam = second.eigenvalues
+    unit = power_of_two(lam[..., 0].sqrt(), first.eigenvalues[..., 0], beta2=1.0, most=MOST)
+    other = replace(second, eigenvalues=lam / unit.square().unsqueeze(-1))
+    both = update_by_units(first, other.factor(), unit)
     return replace(
         both,
         escaped_mass=both.escaped_mass + second.escaped_mass,

@@ -72,8 +72,7 @@ def runs(
                 return None
         return asdict(record)
 
-    for run, values in finished(planned, path, train):
-        yield run, Record.from_dict(values)
+    return finished(planned, path, train, read=Record.from_dict)
 
 
 def rows(records: Sequence[tuple[Run, Record]]) -> list[OptimizerResult]:

@@ -6,6 +6,7 @@ Features are not scaled. A label is positive if it is above zero. A constant fea
 import hashlib
 import lzma
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,19 +60,24 @@ def load(
     download: bool = False,
     rows: int | None = None,
     shuffle: int | None = None,
+    max_gib: float = published.MAX_GIB,
 ) -> Dataset:
     """The known data set ``name``, or the svmlight file at that path: shuffled, then cut to ``rows``.
+
+    Raises ValueError if the rows would take more than ``max_gib`` GiB of memory.
 
     >>> digits = load("digits", rows=100)
     >>> digits.X.shape, digits.y.sum()
     (torch.Size([100, 65]), tensor(89))
     """
+    if not max_gib > 0:
+        raise ValueError(f"max-gib={max_gib}: must be above 0")
     if name in SCIKIT:
         features, labels = _scikit(name)
     elif name in published.KNOWN:
         features, labels = published.read(name, data_directory(directory), download=download)
     elif Path(name).is_file():
-        features, labels = svmlight(Path(name))
+        features, labels = svmlight(Path(name), max_gib)
     else:
         known = ", ".join((*published.KNOWN, *SCIKIT))
         raise ValueError(f"data={name!r}: no such file or known data set; known are {known}")
@@ -81,6 +87,12 @@ def load(
         raise ValueError(f"rows={rows}: must be from 1 to {len(labels)}, the number of rows of {name}")
     if shuffle is not None and shuffle < 0:
         raise ValueError(f"shuffle={shuffle}: must be at least 0 (a random seed)")
+    count, dim = rows or len(labels), features.shape[1]
+    if (size := 8 * count * dim / 2**30) > max_gib:
+        raise ValueError(
+            f"data={name!r}: {count:,} rows of {dim:,} features take {size:,.1f} GiB, more than {max_gib:g}; "
+            "check the largest index, use fewer rows, or allow more with --max-gib"
+        )
     order = slice(rows) if shuffle is None else np.random.default_rng(shuffle).permutation(len(labels))[:rows]
     return Dataset(name, _with_constant(features[order]), torch.from_numpy(labels[order] > 0))
 
@@ -93,12 +105,12 @@ def data_directory(given: str | Path | None = None) -> Path:
     return Path(given or os.environ.get("SKETCHY_DATA") or Path(cache) / "sketchy")
 
 
-def svmlight(path: Path) -> published.Read:
+def svmlight(path: Path, max_gib: float = published.MAX_GIB) -> published.Read:
     """Features (a scipy CSR matrix) and labels of an svmlight file, plain or compressed (.bz2, .gz, .xz)."""
     try:
         with published.opened(path, path.suffix) as content:
-            X, y = published.parse_svmlight(content)
-    except (ValueError, EOFError, OSError, lzma.LZMAError) as error:
+            X, y = published.parse_svmlight(content, max_gib=max_gib)
+    except (ValueError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read as an svmlight file: {error}") from error
     if not np.isfinite(X.data).all():
         raise ValueError(f"{path}: has features that are not finite numbers")

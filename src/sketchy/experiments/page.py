@@ -44,6 +44,11 @@ class Section:
     source: str
     blocks: Sequence[Table | Plot]
 
+    def html(self, name: str) -> str:
+        blocks = "".join(_table(block) if isinstance(block, Table) else _plot(block) for block in self.blocks)
+        heading = f"<h2>{escape(self.title)}</h2><p class=source><code>{escape(self.source)}</code></p>"
+        return f'<section id="{name}">{heading}{blocks}</section>\n'
+
 
 @dataclass(frozen=True)
 class Page:
@@ -63,7 +68,7 @@ class Page:
             f'<li><a href="#{name}">{escape(section.title)}</a></li>'
             for name, section in zip(names, self.sections, strict=True)
         )
-        body = "".join(map(_section, names, self.sections))
+        body = "".join(map(Section.html, self.sections, names))
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -159,12 +164,6 @@ def apart(values: Iterable[float]) -> bool:
 def _colour(number: int) -> dict[str, Any]:
     lap, colour = divmod(number, len(COLOURS))
     return {"line": {"color": COLOURS[colour], "dash": ("solid", "dash", "dot")[lap % 3]}}
-
-
-def _section(name: str, section: Section) -> str:
-    blocks = "".join(_table(block) if isinstance(block, Table) else _plot(block) for block in section.blocks)
-    heading = f"<h2>{escape(section.title)}</h2><p class=source><code>{escape(section.source)}</code></p>"
-    return f'<section id="{name}">{heading}{blocks}</section>\n'
 
 
 def _table(table: Table) -> str:

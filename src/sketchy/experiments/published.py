@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,8 @@ import numpy as np
 
 Read = tuple[Any, np.ndarray]  # features (rows, d), an array or a scipy CSR matrix; labels (rows,)
 
+MAX_GIB = 4.0  # of memory for the numbers of a file
+
 UNPACK: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -35,6 +37,10 @@ class File:
     path: str  # the file may also be there without its folder, or compressed (.bz2, .gz or .xz)
     sha256: str = ""  # of the uncompressed content; empty if the reader checks it
     url: str = ""  # empty if `--download` is not possible
+
+    def __post_init__(self) -> None:
+        if self.url and len(self.sha256) != 64:
+            raise ValueError(f"{self.path}: can be downloaded from {self.url}, so it must have a sha256")
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,42 @@ def opened(place: Path, packing: str) -> IO[bytes]:
     return content
 
 
-def parse_svmlight(content: IO[bytes], features: int | None = None) -> Read:
+class _Lines:
+    """The lines of a text. Raises ValueError when text or numbers would take too much memory.
+
+    A small compressed file may hold any amount of text, even in a single line.
+    """
+
+    def __init__(self, content: IO[bytes], most: float) -> None:
+        self.content, self.most, self.read = content, most, content.read  # scikit-learn asks for `read`
+
+    def __iter__(self) -> Iterator[bytes]:
+        text, entries = 0, 0
+        while line := self.content.readline(_LONGEST_LINE + 1):
+            text, entries = text + len(line), entries + line.count(b":")
+            if len(line) > _LONGEST_LINE:
+                raise ValueError(f"a line of more than {_LONGEST_LINE:,} bytes")
+            if max(text, _ENTRY * entries) > self.most:
+                raise ValueError(
+                    f"its numbers take more than {self.most / 2**30:g} GiB; --max-gib allows more"
+                )
+            yield line
+
+
+_LONGEST_LINE = 1 << 28
+_ENTRY = 16  # bytes of an index and a value
+
+
+def parse_svmlight(content: IO[bytes], features: int | None = None, max_gib: float = MAX_GIB) -> Read:
+    """Features, as a scipy CSR matrix, and labels. Raises ValueError if the text is not svmlight."""
     from sklearn.datasets import load_svmlight_file
 
-    X, y = load_svmlight_file(content, n_features=features)
+    try:
+        X, y = load_svmlight_file(_Lines(content, max_gib * 2**30), n_features=features)
+    except OverflowError as error:
+        raise ValueError(f"an index is above {2**31 - 1:,}, the largest that is allowed") from error
+    if len(bad := np.flatnonzero(~np.isfinite(y))):
+        raise ValueError(f"the label of row {bad[0] + 1} is {y[bad[0]]}: must be a finite number")
     return X.tocsr(), y
 
 
@@ -192,14 +230,18 @@ def _cifar_svmlight(content: IO[bytes]) -> Read:
 def _cifar(planes: np.ndarray, labels: np.ndarray) -> Read:
     """The red, green and blue planes of each image by rows, values 0..255, as LIBSVM has them."""
     images = np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    if (found := hashlib.sha256(images.data).hexdigest()) != CIFAR_PIXELS:
-        raise ValueError(f"not the training images of CIFAR-10: sha256 {found}, expected {CIFAR_PIXELS}")
+    classes = np.ascontiguousarray(labels.astype(np.uint8))
+    for what, values, expected in (("images", images, CIFAR_PIXELS), ("labels", classes, CIFAR_LABELS)):
+        if (found := hashlib.sha256(values.data).hexdigest()) != expected:
+            raise ValueError(f"not the training {what} of CIFAR-10: sha256 {found}, expected {expected}")
     return planes, labels
 
 
 CIFAR_PIXELS = (
     "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a"  # sha256 of (50000, 32, 32, 3)
 )
+
+CIFAR_LABELS = "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253"  # as bytes, (50000,)
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 _CIFAR = "https://www.cs.toronto.edu/~kriz"

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sketchy.experiments import names, resume
+from sketchy.experiments import names
 from sketchy.experiments.training import Look, Record
+from sketchy.files import read_rows
 
 ENOUGH_SEEDS = 3
 Z = 3.09  # of the normal distribution, one-sided, p = 0.001
@@ -70,18 +71,21 @@ Results = dict[Run, Record]
 
 def load(path: Path) -> Results:
     """All finished runs of a file. A last line that was cut off is left out."""
-    return parse(resume.rows(path))
+    if not path.exists():
+        return {}
+    return dict(found for found in read_rows(path, _parsed) if found)
 
 
 def parse(rows: Iterable[dict[str, Any]]) -> Results:
     """Runs from the lines of a file; other lines are ignored."""
-    results: Results = {}
-    for row in rows:
-        if "optimizer" in row:
-            record = Record.from_dict(row["record"])
-            variant = Variant(row["optimizer"], row["rank"])
-            results[Run(variant, row["rate"], record.seed, record.steps)] = record
-    return results
+    return dict(found for row in rows if (found := _parsed(row)))
+
+
+def _parsed(row: dict[str, Any]) -> tuple[Run, Record] | None:
+    if "optimizer" not in row:
+        return None
+    record = Record.from_dict(row["record"])
+    return Run(Variant(row["optimizer"], row["rank"]), row["rate"], record.seed, record.steps), record
 
 
 def line(run: Run, record: Record) -> dict[str, Any]:

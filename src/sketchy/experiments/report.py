@@ -1,12 +1,12 @@
 """Read the files of run directories and build one page of them."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from sketchy.experiments.page import Page, Section
-from sketchy.experiments.sections import KINDS
+from sketchy.experiments.sections import KINDS, Unread
 from sketchy.experiments.summary import ResultRow
+from sketchy.files import parse, read_rows, told
 
 # Files that commands write in addition to their rows: pictures, checkpoints and the like. They are skipped.
 COMPANIONS = {".png", ".md", ".pt", ".html"}
@@ -15,20 +15,22 @@ COMPANION_NAMES = ("options.json", "runs.jsonl", "control.jsonl", "events.out.tf
 
 def collect(runs: Iterable[Path]) -> Page:
     """A page with a section for each file of a known kind, and a list of the other files."""
-    sections, strange = [], {}
+    sections: list[Section] = []
+    strange: dict[str, str] = {}
     for path in dict.fromkeys(path for run in runs for path in _files(run)):
         try:
             rows = _read(path)
             kind = next(kind for kind in KINDS if kind.recognises(rows))
             title, blocks = kind.build(path, rows)
+            section = Section(title, str(path), [block for block in blocks if not isinstance(block, Unread)])
+            section.html("")  # values of a wrong kind may fail only here
         except StopIteration:
             strange[str(path)] = "unknown kind of rows"
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            strange[str(path)] = (
-                f"{error}" if isinstance(error, ValueError) else f"a missing or wrong value: {error!r}"
-            )
+        except Exception as error:  # a file may hold anything; the others are still shown
+            strange[str(path)] = told(error)
         else:
-            sections.append(Section(title, str(path), blocks))
+            sections.append(section)
+            strange |= {str(block.path): block.why for block in blocks if isinstance(block, Unread)}
     if not sections:
         named = ", ".join(f"{path} ({why})" for path, why in strange.items())
         raise ValueError(f"there is nothing to show; unsupported files: {named}")
@@ -52,14 +54,10 @@ def _read(path: Path) -> list[ResultRow]:
     """The rows of a .jsonl file, without a last one that was cut off, or the one object of a .json file."""
     if path.suffix not in (".json", ".jsonl"):
         raise ValueError("not a .json or .jsonl file")
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        rows = [json.loads(text)]
-    else:
-        whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
-        rows = [json.loads(line) for line in whole if line.strip()]
-    # the first line of a quality file is its budget
-    rows = [row for row in rows if not (isinstance(row, dict) and row.keys() == {"budget"})]
-    if not rows or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("no rows" if not rows else "rows are not objects")
+    rows = [parse(path.read_bytes())] if path.suffix == ".json" else read_rows(path, lambda row: row)
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("not an object with names")
+    rows = [row for row in rows if row.keys() != {"budget"}]  # the first line of a quality file
+    if not rows:
+        raise ValueError("no rows")
     return rows

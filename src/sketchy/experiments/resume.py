@@ -1,8 +1,6 @@
-"""To resume work that was stopped: atomic files, checkpoints, and a line for each finished run."""
+"""To resume work that was stopped: the options of a directory, and a line for each finished run."""
 
-import io
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,32 +9,30 @@ from typing import Any, TypeVar
 import torch
 
 import sketchy
+from sketchy.files import append as append
+from sketchy.files import read_object, read_rows
+from sketchy.files import rows as rows
+from sketchy.files import write as write
 
 Piece = TypeVar("Piece")
 
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file atomically."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    part.replace(path)
+OPTIONS = "options.json"
 
 
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = io.BytesIO()
-    torch.save(state, content)
-    write(path, content.getvalue())
+def refuse_others(directory: Path, mine: dict[str, Any], *, results: str) -> None:
+    """Raise ValueError if ``directory`` holds results of other options; name the differences.
 
-
-def load(path: Path) -> dict[str, Any] | None:
-    """Read a checkpoint; None if there is none."""
-    return torch.load(path, weights_only=True) if path.exists() else None
-
-
-def refuse_others(directory: Path, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
-    """Raise ValueError if ``directory`` holds results of other options; name the differences."""
+    ``results`` is the name of the file or folder with results. They may be there without their options.
+    """
+    path = directory / OPTIONS
+    if not path.exists():
+        if _holds_something(directory / results):
+            raise ValueError(
+                f"out={str(directory)!r}: holds {results} but not its {OPTIONS}, so the run that wrote it is "
+                "not known; choose another directory, or remove this one"
+            )
+        return
+    mine, theirs = json.loads(json.dumps(mine)), read_object(path)
     differing = [
         f"{name} was {theirs.get(name)} and is now {mine.get(name)}"
         for name in {**mine, **theirs}
@@ -49,44 +45,59 @@ def refuse_others(directory: Path, theirs: dict[str, Any], mine: dict[str, Any])
         )
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file. Incomplete lines (of an interrupted write) are left out."""
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return found
+def claim(directory: Path, mine: dict[str, Any], *, results: str) -> None:
+    """Write the options of a run into its directory, after `refuse_others`."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        refuse_others(directory, mine, results=results)
+        if not (directory / OPTIONS).exists():
+            write(directory / OPTIONS, json.dumps(mine, indent=2) + "\n")
+    except OSError as error:
+        raise ValueError(f"out={str(directory)!r}: cannot be used: {error.strerror}") from error
 
 
-def append(path: Path, row: dict[str, Any]) -> None:
-    """Append a line in a single write, so that neither another process nor an interrupt can split it."""
-    with path.open("ab", buffering=0) as file:
-        file.write(f"{json.dumps(row)}\n".encode())
+def _holds_something(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists() and path.stat().st_size > 0
 
 
 def finished(
-    planned: Sequence[Piece], path: Path, do: Callable[[Piece], Any], *, anew: bool = True
+    planned: Sequence[Piece],
+    path: Path,
+    do: Callable[[Piece], Any],
+    *,
+    read: Callable[[Any], Any] = lambda result: result,
+    anew: bool = True,
 ) -> Iterator[tuple[Piece, Any]]:
     """Each planned piece (a dataclass) with its result, read from ``path`` or computed and added there.
 
     ``do`` returns the result as JSON types, or None if it was stopped. Then the iteration ends, and the next
-    call resumes there. If all results are in ``path`` already, they are computed again, unless ``anew`` is
-    False. Lines of other plans and versions are kept.
+    call resumes there. ``read`` makes what is yielded of it. If all results are in ``path`` already, they are
+    computed again, unless ``anew`` is False. Lines of other plans and versions are kept. A damaged file
+    raises at once.
     """
     versions = {"sketchy": sketchy.__version__, "torch": torch.__version__}  # results may depend on them
     keys = [json.dumps(asdict(piece) | versions) for piece in planned]  # type: ignore[call-overload]
-    done = {json.dumps(row["run"]): row["result"] for row in rows(path)}
+
+    def known(row: dict[str, Any]) -> tuple[str, Any]:
+        key, result = json.dumps(row["run"]), row["result"]
+        if key in keys:
+            read(result)  # raises if it is damaged
+        return key, result
+
+    done = dict(read_rows(path, known)) if path.exists() else {}
     if anew and done.keys() >= set(keys):
         done = {key: result for key, result in done.items() if key not in keys}
     lines = ({"run": json.loads(key), "result": result} for key, result in done.items())
     write(path, "".join(f"{json.dumps(line)}\n" for line in lines))  # drops an incomplete line
-    for key, piece in zip(keys, planned, strict=True):
-        if key not in done:
-            result = do(piece)
-            if result is None:
-                return
-            done[key] = result
-            append(path, {"run": json.loads(key), "result": result})
-        yield piece, done[key]
+
+    def pieces() -> Iterator[tuple[Piece, Any]]:
+        for key, piece in zip(keys, planned, strict=True):
+            if key not in done:
+                result = do(piece)
+                if result is None:
+                    return
+                done[key] = result
+                append(path, {"run": json.loads(key), "result": result})
+            yield piece, read(done[key])
+
+    return pieces()

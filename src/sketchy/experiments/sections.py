@@ -1,18 +1,27 @@
 """The kinds of result files that `sketchy report` knows, and what it shows of each."""
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from sketchy.experiments import names
 from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
+from sketchy.experiments.resume import OPTIONS
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
-Blocks = tuple[str, list[Table | Plot]]  # the title of a section, and its contents
+
+@dataclass(frozen=True)
+class Unread:
+    """A file beside the rows that can't be read. The section is shown without it."""
+
+    path: Path
+    why: str
+
+
+Blocks = tuple[str, list[Table | Plot | Unread]]  # the title of a section, and its contents
 
 
 @dataclass(frozen=True)
@@ -40,22 +49,32 @@ def _online(path: Path, found: list[ResultRow]) -> Blocks:
     sweeps = lines(
         by_eta, title="Every setting: the best over delta", x="eta", y="average loss", log_x=True, log_y=True
     )
-    options = path.with_name("options.json")
-    if not options.exists():
+    options = path.with_name(OPTIONS)
+    unread: list[Table | Plot | Unread] = []
+    try:
+        plan = sweep.claimed(path.parent) if options.exists() else None
+    except ValueError as error:
+        plan, unread = None, [Unread(options, str(error))]
+    if plan is None:
         cells = [[r.learner, f"{r.average_loss:.4f}", f"{r.eta:.3g}"] for r in table.ranking(rows)]
         return f"Online learning: {path.parent.name}", [
             Table(("learner", "average loss", "eta"), cells),
             sweeps,
+            *unread,
         ]
-    known = json.loads(options.read_text(encoding="utf-8"))
-    plan = sweep.Plan(**{**known, "learners": tuple(known["learners"])})
     header, *cells = table.cells(plan, rows)
     order = [1, *(i for i in range(len(header)) if i != 1)]  # the learner first
     ranked = Table(
         [header[i] for i in order], [[line[i] for i in order] for line in cells], table.title(plan)
     )
-    curves = table.best_curves(plan, sweep.results(plan, path.parent))
-    shown: list[Table | Plot] = [ranked]
+    shown: list[Table | Plot | Unread] = [ranked]
+    results = []
+    for name in plan.learners:
+        try:
+            results += sweep.results(replace(plan, learners=(name,)), path.parent)
+        except ValueError as error:
+            shown.append(Unread(sweep.checkpoint(path.parent, name), str(error)))
+    curves = table.best_curves(plan, results)
     if curves:
         percent = {name: ([100 * x for x in xs], ys) for name, (xs, ys) in curves.items()}
         x, y = "share of the data seen (%)", "average loss so far"
@@ -112,7 +131,7 @@ def _spectra(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.experiments import spectra
 
     records = [Spectrum(**{f.name: row[f.name] for f in fields(Spectrum)}) for row in rows]
-    shown: list[Table | Plot] = []
+    shown: list[Table | Plot | Unread] = []
     last: list[list[str]] = []
     for value, name in (("share", "top-k mass"), ("intrinsic_dimension", "intrinsic dimension")):
         bands = spectra.bands(records, value)  # type: ignore[arg-type]
@@ -148,7 +167,7 @@ def _memory(path: Path, rows: list[ResultRow]) -> Blocks:
         if row["rank"] is not None:
             ours.append(name)
     header = ("optimizer", "momentum", "second moments", "other", "total", "floats per weight")
-    shown: list[Table | Plot] = [Table(header, cells)]
+    shown: list[Table | Plot | Unread] = [Table(header, cells)]
     if "budget" in found:
         fits = [
             [fit["optimizer"], str(fit["rank"]), human(fit["bytes"])] for fit in found["budget"]["optimizers"]
@@ -205,7 +224,7 @@ def _step_time(path: Path, rows: list[ResultRow]) -> Blocks:
         """Whether a row is an optimizer: others are what a step is compared with."""
         return not row["optimizer"].endswith(" floor") and row["optimizer"] != "forward and backward"
 
-    shown: list[Table | Plot] = []
+    shown: list[Table | Plot | Unread] = []
     for problem, own in _groups(rows, "problem").items():
         adamw = next((_cpu(row) for row in own if row["optimizer"] == "adamw"), {})
         cells, times, failed = [], {}, []

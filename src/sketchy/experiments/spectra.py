@@ -4,6 +4,7 @@ import io
 import json
 import math
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,14 +20,16 @@ from sketchy.analysis.spectra import Spectrum, SpectrumMonitor, read
 from sketchy.experiments.comparison import contenders
 from sketchy.experiments.plot import COLOURS
 from sketchy.experiments.pool import Stopped
-from sketchy.experiments.resume import finished, load, refuse_others, save, write
+from sketchy.experiments.resume import claim, finished, refuse_others
 from sketchy.experiments.tasks import Task
 from sketchy.experiments.training import Record, Training
+from sketchy.files import START_AGAIN, damaged, load, save, write
 from sketchy.optim.engine import Engine
 
 Value = Literal["share", "intrinsic_dimension"]
 BOUNDS = {"share": ("share_low", "share_high"), "intrinsic_dimension": ("intrinsic_low", "intrinsic_high")}
 LETTERS = {"left": "L", "right": "R"}
+SAVE_EVERY = 60.0  # seconds
 
 # ---- the training run
 
@@ -54,49 +57,58 @@ def watch(
     *,
     tensorboard: Path | None = None,
     stopped: Stopped = lambda: False,
+    save_every: float = SAVE_EVERY,
 ) -> Iterator[Record]:
     """Train and write the spectra to ``out``/spectra.jsonl; yields after each step. Checks options at once.
 
     For sketched optimizers, the covariances are read from their states. For the others, the monitor keeps its
     own in float64: the error bounds of Shampoo's float32 factors assume the worst rounding in each step, and
-    are too loose for sums over many eigenvalues. When ``stopped`` returns True, everything is saved in
-    ``out``. The same call then resumes, with the same records as without a stop.
+    are too loose for sums over many eigenvalues. Everything is saved in ``out`` every ``save_every`` seconds,
+    and when ``stopped`` returns True. The same call then resumes, with the same records as without a stop. A
+    directory of other options is refused.
     """
     makers, path, checkpoint = contenders(options.rank), out / "spectra.jsonl", out / "checkpoint.pt"
     if options.optimizer not in makers:
         raise ValueError(f"optimizer={options.optimizer!r}: must be one of {', '.join(makers)}")
-    kept = load(checkpoint)
-    if kept:
-        refuse_others(out, kept["options"], asdict(options))
+    if not save_every >= 0:
+        raise ValueError(f"save_every={save_every}: must be at least 0 (seconds)")
+    refuse_others(out, asdict(options), results=path.name)
+    kept = load(checkpoint, "run", "covariances")
     run = Training(
         task, lambda m: makers[options.optimizer](m, options.rate), steps=options.steps, seed=options.seed
     )
     if kept:
-        run.load_state_dict(kept["run"])
+        with damaged(str(checkpoint), START_AGAIN):
+            run.load_state_dict(kept["run"])
     made = run.optimizer
     monitor = SpectrumMonitor(
         made if isinstance(made, Engine) and not isinstance(made, sketchy.Shampoo) else run.model,
         options.every,
-        path,
         top=options.top,
         exact_up_to=1024,
         rank=options.rank,
         tensorboard=tensorboard,
         resumed_at=run.record.step,
+        path=path,
     )
     if kept:
-        monitor.load_state_dict(kept["covariances"])
+        with damaged(str(checkpoint), START_AGAIN):
+            monitor.load_state_dict(kept["covariances"])
+    claim(out, asdict(options), results=path.name)
     # the monitor appends: remove lines of another run, and of steps that will be taken again
     lines = [record for record in read(path) if record.step <= run.record.step] if kept else []
     write(path, "".join(f"{json.dumps(asdict(line))}\n" for line in lines))
 
     def steps() -> Iterator[Record]:
+        saved = time.monotonic()
         with monitor:
             for record in run:
                 yield record
-                if stopped() and record.step < record.steps and not record.diverged:
-                    state = {"run": run.state_dict(), "covariances": monitor.state_dict()}
-                    save(checkpoint, {"options": asdict(options), **state})
+                unfinished, stop = record.step < record.steps and not record.diverged, stopped()
+                if unfinished and (stop or time.monotonic() - saved >= save_every):
+                    save(checkpoint, {"run": run.state_dict(), "covariances": monitor.state_dict()})
+                    saved = time.monotonic()
+                if unfinished and stop:
                     return
         checkpoint.unlink(missing_ok=True)
 
@@ -230,7 +242,7 @@ def trials(count: int, path: Path, *, stopped: Stopped = lambda: False) -> Itera
     def draw(trial: Trial) -> float | None:
         return None if stopped() else gaussian_dimension(trial.columns, seed=trial.seed)
 
-    return finished(planned, path, draw)
+    return finished(planned, path, draw, read=float)
 
 
 def control(columns: int, values: Sequence[float]) -> Control:

@@ -4,7 +4,6 @@ The grids are those of the paper's Appendix A: 49 settings for each learner. A l
 piece of work with one checkpoint file. Pieces run in parallel processes, with one thread each.
 """
 
-import json
 import math
 import tempfile
 import time
@@ -18,16 +17,18 @@ from torch import Tensor
 
 import sketchy
 from sketchy import oco
+from sketchy.experiments import resume
 from sketchy.experiments.data import Dataset
 from sketchy.experiments.paper import GRID_POINTS as GRID_POINTS
 from sketchy.experiments.paper import GRID_RANGE as GRID_RANGE
 from sketchy.experiments.paper import PAPER_LEARNERS as PAPER_LEARNERS
 from sketchy.experiments.paper import SKETCH_SIZE as SKETCH_SIZE
 from sketchy.experiments.pool import Report, Stopped, spread
-from sketchy.experiments.resume import load, refuse_others, save, write
+from sketchy.files import START_AGAIN, damaged, load, read_object, save
 
 CHUNK = 64  # rounds between two checks of the clock and of stop requests
 SAVE_EVERY = 20.0  # seconds
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,7 @@ def plan(
     shuffle: int | None = None,
 ) -> Plan:
     """A valid plan for these rows. ``shuffle``, the seed they were shuffled with, is only recorded."""
-    if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(oco.LEARNERS):
-        given = " ".join(learners)
-        raise ValueError(f"learners={given!r}: must be distinct ones of {', '.join(oco.LEARNERS)}")
+    _check_learners(learners)
     if grid < 1:
         raise ValueError(f"grid={grid}: must be at least 1, the number of settings for each learner")
     for name in learners:  # raises if the learner refuses an option
@@ -123,7 +122,7 @@ def results(plan: Plan, directory: Path) -> list[Result]:
     """The results of the learners that have finished, in the order of the plan."""
     found = []
     for name in plan.learners:
-        state = load(_checkpoint(directory, name))
+        state = _load(plan, directory, name)
         if state and state["round"] == plan.rows:
             eta, delta = settings(name, plan.grid)
             rounds, curve = state["curve_rounds"], torch.stack(state["curve"])
@@ -132,19 +131,25 @@ def results(plan: Plan, directory: Path) -> list[Result]:
 
 
 def claim(directory: Path, plan: Plan) -> None:
-    """Write the plan into a directory. Raises ValueError if the directory holds results of another plan."""
-    path = directory / "options.json"
-    mine = json.loads(json.dumps(asdict(plan)))
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write(path, json.dumps(mine, indent=2) + "\n")
-        theirs = json.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"out={str(directory)!r}: cannot be used: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not the options of a run: {error}") from error
-    refuse_others(directory, theirs, mine)
+    """Write the plan into a directory. Raises ValueError if it has results of another, or damaged ones."""
+    resume.claim(directory, asdict(plan), results=_CHECKPOINTS)
+    results(plan, directory)
+
+
+def claimed(directory: Path) -> Plan:
+    """The plan that a directory holds. Its learners exist, and so their names are names of files inside."""
+    path = directory / resume.OPTIONS
+    known = read_object(path)
+    with damaged(str(path), "remove its directory to start again"):
+        found = Plan(**{**known, "learners": tuple(known["learners"])})
+        _check_learners(found.learners)
+        return found
+
+
+def _check_learners(learners: tuple[str, ...]) -> None:
+    if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(oco.LEARNERS):
+        given = " ".join(map(str, learners))
+        raise ValueError(f"learners={given!r}: must be distinct ones of {', '.join(oco.LEARNERS)}")
 
 
 def _log_spaced(points: int) -> Tensor:
@@ -161,13 +166,14 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
     learner = oco.make(name, plan.dim, eta=eta, delta=delta, sketch_size=plan.sketch_size)
     looks = set(oco.checkpoints(plan.rows))
     at = sorted({*looks, *range(CHUNK, plan.rows, CHUNK)})
-    state = load(_checkpoint(directory, name)) or {"curve_rounds": [], "curve": [], "seconds": 0.0}
+    state = _load(plan, directory, name) or {"curve_rounds": [], "curve": [], "seconds": 0.0}
     before = _sums(state) if "round" in state else None
     if before:
         report(name, before.round)
         if before.round == plan.rows:
             return True
-        learner.load_state_dict(state["learner"])
+        with damaged(str(checkpoint(directory, name)), START_AGAIN):
+            learner.load_state_dict(state["learner"])
     spent, began = state["seconds"], time.perf_counter()
     saved = began
     for sums in oco.play(learner, oco.loss.logistic, rows["X"], rows["y"], at=at, after=before):
@@ -178,7 +184,7 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
         if done or stop or now - saved > SAVE_EVERY:
             state |= {"round": sums.round, "loss": sums.loss, "mistakes": sums.mistakes}
             state |= {"seconds": spent + now - began, "learner": {} if done else learner.state_dict()}
-            save(_checkpoint(directory, name), state)
+            save(checkpoint(directory, name), state)
             saved = now
         report(name, sums.round)
         if stop and not done:
@@ -186,8 +192,24 @@ def _play(plan: Plan, stream: Path, directory: Path, name: str, report: Report, 
     return True
 
 
-def _checkpoint(directory: Path, name: str) -> Path:
-    return directory / "checkpoints" / f"{name}.pt"
+def _load(plan: Plan, directory: Path, name: str) -> dict[str, Any] | None:
+    """The checkpoint of a learner, with what `_play` saves; None if there is none."""
+    path = checkpoint(directory, name)
+    state = load(path, "round", "loss", "mistakes", "curve_rounds", "curve", "seconds", "learner")
+    with damaged(str(path), START_AGAIN):
+        if state and not 0 < state["round"] <= plan.rows:
+            raise ValueError(f"round={state['round']}: must be from 1 to {plan.rows}")
+        if state and len(state["curve"]) != len(state["curve_rounds"]):
+            raise ValueError(f"{len(state['curve_rounds'])} rounds and {len(state['curve'])} losses")
+        for sums in (state["loss"], state["mistakes"], *state["curve"]) if state else ():
+            if tuple(sums.shape) != (plan.grid,):
+                raise ValueError(f"sums of the shape {tuple(sums.shape)}: must be ({plan.grid},)")
+    return state
+
+
+def checkpoint(directory: Path, name: str) -> Path:
+    """The checkpoint file of a learner."""
+    return directory / _CHECKPOINTS / f"{name}.pt"
 
 
 def _sums(state: dict[str, Any]) -> oco.Sums:

@@ -62,7 +62,7 @@ class Report:
         ]
         notes = [f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"]
         if any(row.whitened for row in self.rows):
-            notes.append("escaped, error <=: of gradients whitened by the other axis, as the sketches see them")
+            notes.append("escaped, error <=: of gradients whitened by the other axis, as sketches see them")
         return "\n".join([*table, *notes])
 
 
