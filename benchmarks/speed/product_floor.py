@@ -54,6 +54,13 @@ def shampoo(m: int, n: int, left: int, right: int) -> list[Product]:
     return products
 
 
+def whiten(d: int, k: int, l: int, r: int) -> list[Product]:
+    """What whitening A (d x k) by the other sketch (k x r) adds to an update of a sketch of rank l."""
+    if l == d:  # A W is formed, in float64
+        return [Product("A V", d, k, r), Product("Vᵀ Aᵀ", r, k, d), Product("V (Vᵀ Aᵀ)", k, r, d)]
+    return [Product("Vᵀ K", r, k, l), Product("W K", k, r, l), Product("W W K", k, r, l)]
+
+
 def soap(m: int, n: int, left: int, right: int) -> list[Product]:
     """SketchySOAP: two updates, moments in the new bases, gradient and momentum in the bases, and back."""
     coordinates = [
@@ -76,7 +83,9 @@ def soap(m: int, n: int, left: int, right: int) -> list[Product]:
             Product("core Vᵀ", left, right, n),
             Product("[U, edge] [inner; Vᵀ]", m, left + right, n),
         ]
-    return [*update(m, n, left), *update(n, m, right), *transport, *coordinates, *coordinates, *back]
+    updates = [*update(m, n, left), *update(n, m, right)]
+    whitened = [*whiten(m, n, left, right), *whiten(n, m, right, left)]
+    return [*updates, *whitened, *transport, *coordinates, *coordinates, *back]
 
 
 PRODUCTS = {"sketchy_shampoo": shampoo, "sketchy_soap": soap}

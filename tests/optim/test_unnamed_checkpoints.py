@@ -23,9 +23,8 @@ def gradient(p: torch.Tensor, i: int, step: int) -> torch.Tensor:
 
 def told_of_new_defaults(name: str) -> AbstractContextManager[Any]:
     """A warning says which options keep their old values, for classes whose defaults have changed."""
-    message = "row_norm=None, whiten=False and the saved betas"
-    changed = name in ("SketchyShampoo", "SketchySOAP")
-    return pytest.warns(UserWarning, match=message) if changed else nullcontext()
+    kept = {"SketchySOAP": "row_norm=None, whiten=False and the saved betas"}
+    return pytest.warns(UserWarning, match=kept[name]) if name in kept else nullcontext()
 
 
 @pytest.mark.parametrize("name", SAVED)

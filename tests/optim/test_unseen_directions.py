@@ -12,7 +12,7 @@ from sketchy import Shampoo, SketchyShampoo, SketchySOAP
 ROWS, WIDTH, SEEN, OFTEN, EVERY, STEPS = 60, 12, 16, 4, 10, 40
 # the step of an unseen row over the mean step of the rows seen at each refresh; gradients have length one
 SHORTEST = 0.5
-LONGEST = {Shampoo: 2.5, SketchyShampoo: 2.5, SketchySOAP: 5.0}  # measured: 1.8, 1.8, 3.5; 38 by eps alone
+LONGEST = {Shampoo: 2.5, SketchyShampoo: 3.5, SketchySOAP: 5.0}  # measured: 1.8, 2.9, 3.5; 38 by eps alone
 FACTORED_OR_OWN = ("factored", None)
 
 
@@ -75,12 +75,13 @@ def test_unseen_rows_take_steps_like_those_of_seen_ones(kind, options, dtype, gr
 @pytest.mark.parametrize("dtype", [F64, F32])
 @pytest.mark.parametrize("kind", [Shampoo, SketchyShampoo, SketchySOAP])
 def test_unseen_rows_are_not_blown_up_where_the_escaped_mass_is_that_of_weak_ones(kind, dtype, weak):
-    """By ρ alone they took 73 times the step of seen rows; measured now: 3.5 for all three."""
+    """By ρ alone they took 73 times the step of seen rows; measured now: 3.5, and 6.2 with exponent 1/2."""
     found = ratios(kind, dtype, weak, **({} if kind is Shampoo else {"rank": 10}))
-    assert found.min() >= SHORTEST and found.max() <= 5.0, f"{found.min():.3f} to {found.max():.2f}"
+    longest = 8.0 if kind is SketchyShampoo else 5.0
+    assert found.min() >= SHORTEST and found.max() <= longest, f"{found.min():.3f} to {found.max():.2f}"
 
 
 def test_while_nothing_escapes_sketches_of_any_rank_treat_unseen_rows_as_shampoo_does():
     whole = ratios(Shampoo, F64)
     for rank in (SEEN + 2, 24, ROWS):
-        assert (ratios(SketchyShampoo, F64, rank=rank) - whole).abs().max() < 1e-9
+        assert (ratios(SketchyShampoo, F64, rank=rank, exponent=None) - whole).abs().max() < 1e-9

@@ -8,7 +8,7 @@ inverse roots would amplify noise:
   is replaced by the average tr C / d. With the pseudo-inverse this direction would never move; with eps alone
   its step would be far too long.
 - A ``stale`` sketch has not seen the current gradient, and its ρ does not describe new directions. Each
-  eigenvalue is raised to at least `STALE` times the average.
+  eigenvalue is raised to at least a share of the average (see `STALE`).
 - If the entries to be preconditioned have a relative rounding error ``rounding``, this share of the average
   is added. Otherwise, in directions that are weak along both axes, the step would be rounding noise.
 """
@@ -27,8 +27,9 @@ from sketchy.core.tuned.products import add_outer_, product
 
 # At or below this share of the largest, an eigenvalue is a rounding error.
 _NEVER_SEEN = 1e-14
-# The smallest eigenvalue of a stale sketch, relative to tr C / d. With exponent 1/4, the step along a new
-# direction is then at most 1.8 times as long as along an average one.
+# The smallest eigenvalue of a stale sketch with exponent 1/4, relative to tr C / d. The step along a new
+# direction is then at most 1.8 times as long as along an average one, and also with other exponents e, for
+# which it is STALE^(1 / 4e).
 STALE = 0.1
 
 
@@ -95,7 +96,7 @@ def _gain_and_scale(
 
     values = torch.where(values > _NEVER_SEEN * largest, values, average)
     if stale:
-        values = torch.maximum(values, STALE * average)
+        values = torch.maximum(values, STALE ** (0.25 / exponent) * average)
     values = values.add_(largest, alpha=eps)
     if rounding > 0:
         values = values.add_(average, alpha=rounding)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ def watch(
             run.load_state_dict(kept["run"])
     made = run.optimizer
     monitor = SpectrumMonitor(
-        made if isinstance(made, Engine) and not isinstance(made, sketchy.Shampoo) else run.model,
+        made if _knows_plain_covariances(made) else run.model,
         options.every,
         top=options.top,
         exact_up_to=1024,
@@ -270,3 +270,9 @@ def gaussian_dimension(
         for top, bottom in pairwise(cuts):
             C[top:bottom, top:] += X[top:bottom] @ X[top:].T
     return float(C.trace() / torch.linalg.eigvalsh(C, UPLO="U")[-1])
+
+
+def _knows_plain_covariances(optimizer: Any) -> bool:
+    """Whether the optimizer's own sketches are those to record: of gradients that were not whitened first."""
+    sketched = isinstance(optimizer, Engine) and not isinstance(optimizer, sketchy.Shampoo)
+    return sketched and not any(group["whiten"] for group in optimizer.param_groups)

@@ -6,12 +6,10 @@ from sketchy.optim.engine import Engine
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.plan import Design
 
-# The step of Alg. 3 and Sec. 4.3, without what we added to it.
-PLAIN: dict[str, Any] = {"exponent": None, "whiten": False, "row_norm": None}
 # The paper's deep-learning settings (Sec. 5, App. C): `SketchyShampoo(params, lr, **PAPER)`.
 PAPER: dict[str, Any] = {
-    **PLAIN,
     "betas": (0.9, 0.999),
+    "exponent": None,
     "block_size": 1024,
     "rank": 256,
     "start_step": 101,
@@ -30,10 +28,9 @@ class SketchyShampoo(Engine):
     adds the escaped mass to the sketches. The direction is L̃^(-1/2) M R̃^(-1/2), where M is the momentum. Its
     length is set by the graft rule. The state is the momentum and rank * (m + n) numbers.
 
-    The paper's exponent is 1/4. We add whitening (each sketch sees the gradient through the other one) and
-    row norms. ``exponent=None, whiten=False, row_norm=None`` is Shampoo as in the paper, and with
-    ``betas=(0, 1), graft=None, eps=0, weight_decay=0, solver="exact"`` a step is that of Alg. 3. `PAPER` has
-    the settings of the paper's deep-learning runs. `sketchy.optim.OPTIONS` explains the options.
+    The paper's exponent is 1/4. With ``exponent=None, betas=(0, 1), graft=None, eps=0, weight_decay=0,
+    solver="exact"`` a step is that of Alg. 3. `PAPER` has the settings of the paper's deep-learning runs.
+    `sketchy.optim.OPTIONS` explains the options.
 
     >>> import torch, sketchy
     >>> net = torch.nn.Linear(8, 4)
@@ -45,9 +42,4 @@ class SketchyShampoo(Engine):
     """
 
     design: ClassVar[Design] = Design(InverseRoots)
-    changed: ClassVar[dict[str, Any]] = {
-        "betas": (0.9, 0.95),
-        "exponent": 0.5,
-        "whiten": True,
-        "row_norm": 0.95,
-    }
+    changed: ClassVar[dict[str, Any]] = {"betas": (0.9, 0.95), "exponent": 0.5}
