@@ -172,3 +172,15 @@ def test_states_that_no_step_leaves_behind_are_refused(case: Case) -> None:
             damaged["state"][index][key] = bad
             _assert_refused(optimizer, damaged, message)
     assert tried == {"below zero", "not orthonormal"}
+
+
+@every_class
+def test_eigenvalues_that_ascend_are_refused(case: Case) -> None:
+    """A step takes the first one for the largest."""
+    optimizer, _ = stepped(case)
+    for index, state in optimizer.state_dict()["state"].items():
+        for key in state:
+            if key.endswith("_eigenvalues"):
+                damaged = copy.deepcopy(optimizer.state_dict())
+                damaged["state"][index][key] = state[key].flip(-1) + torch.arange(state[key].shape[-1])
+                _assert_refused(optimizer, damaged, "not in descending order")

@@ -19,6 +19,7 @@ from optim.optimizers import (
     Case,
     advance,
     assert_same,
+    gradient,
     options_of,
     snapshot,
     stepped,
@@ -242,6 +243,22 @@ def test_options_that_shape_the_state_may_not_change_under_it(case: Case, change
     optimizer.state.clear()
     advance(optimizer, params, range(2))
     assert all(p.isfinite().all() for p in params)
+
+
+@every_class
+def test_a_refused_step_leaves_no_new_state_behind(case: Case) -> None:
+    """The first parameter has no state yet, the second one has a state that does not fit."""
+    params = weights()
+    optimizer = case.make(params)
+    first, params[0].grad = params[0], None
+    for i, p in enumerate(params[1:], start=1):
+        p.grad = gradient(p, i, 0)
+    optimizer.step()
+    first.grad = gradient(first, 0, 1)
+    del optimizer.state[params[1]]["step"]
+    with pytest.raises(ValueError, match="parameter 1 of group 0 has a state for another shape"):
+        optimizer.step()
+    assert not optimizer.state.get(first)
 
 
 @every_class

@@ -38,6 +38,18 @@ def correction(beta: float, step: Tensor) -> Tensor:
     return 1 - beta ** step.double() if beta < 1 else torch.ones_like(step, dtype=torch.float64)
 
 
+def longest(beta1: float, beta2: float) -> float | None:
+    """A limit on the root mean square of a step; None if the moving averages limit it themselves.
+
+    With moving averages m of g and v of g², m² <= v (1 - β₁)² / ((1 - β₂) (1 - β₁²/β₂)) by Cauchy-Schwarz, if
+    β₁² < β₂. Otherwise v fades faster than m² when gradients vanish, and m / √v grows without limit. The
+    limit is four times the step for a first gradient after many zeros, or at least 4.
+    """
+    if beta1**2 < beta2:
+        return None
+    return _LONGEST * max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)
+
+
 def like(values: Tensor, x: Tensor) -> Tensor:
     """Values (S,), one for each matrix, in the shape and dtype to multiply x (S, ...)."""
     return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
@@ -61,15 +73,23 @@ def observe_root_(
 
 
 def divide_by_root(
-    x: Tensor, root: Tensor, filled: Tensor, eps: float, *, out: Tensor | None = None
+    x: Tensor,
+    root: Tensor,
+    filled: Tensor,
+    eps: float,
+    *,
+    out: Tensor | None = None,
+    limit: float | None = None,
 ) -> Tensor:
     """Adam's step: x / (root / √filled + eps max). It is zero if all gradients were zero. ``out`` may be x.
 
-    ``filled``: (S,), see `correction`.
+    ``filled``: (S,), see `correction`. ``limit``: of the absolute value of an entry, see `longest`.
     """
     step = torch.empty_like(x) if out is None else out
     for _, piece, divisor, factor in _divisors(root, filled, eps):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
+        if limit is not None:
+            step[piece].clamp_(-limit, limit)
     return step
 
 
@@ -191,6 +211,13 @@ def normalize_rows_(
     X.mul_(as_weights(weights.unsqueeze(-1), X))
     before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
     return moment, scale * torch.where(after > 0, before / after, 1.0)
+
+
+def shortened(scale: Tensor, direction: Tensor, limit: float | None) -> Tensor:
+    """The scale (S,), lowered where the root mean square of scale * direction (S, *block) is above limit."""
+    if limit is None:
+        return scale
+    return torch.minimum(scale, ratio(torch.full_like(scale, limit * direction[0].numel() ** 0.5), direction))
 
 
 def ratio(wanted: Tensor, direction: Tensor) -> Tensor:

@@ -162,6 +162,8 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
         return "with NaN or Inf"
     if not slot.meaning.signed and value.min() < 0:
         return "with entries below zero"
+    if slot.meaning is Meaning.SPECTRUM and slot.shape and (value.diff(dim=-1) > 0).any():
+        return "whose eigenvalues are not in descending order"
     if slot.meaning is Meaning.BASIS:
         wide = value.to(slot.codec.dtype if slot.codec.dtype.itemsize > 4 else torch.float32)
         gram = wide.mT @ wide

@@ -19,8 +19,7 @@ PlanOf = Callable[[Group, Tensor, str | None], Plan]  # from a group, a paramete
 def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
     """All stacks of a step. Parameters without a state get one."""
     names = names_of(groups)
-    found: dict[Any, list[Tensor]] = defaultdict(list)
-    plans: dict[int, Plan] = {}
+    listed: list[tuple[int, Tensor, Plan, int]] = []
     offsets: dict[Any, int] = {}  # with update_every, different shapes are updated at different steps
     for g, group in enumerate(groups):
         for i, p in enumerate(group["params"]):
@@ -28,20 +27,25 @@ def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf
             offset = offsets.setdefault(p.shape, len(offsets)) if plan.axes else 0
             if p.grad is None:
                 continue
-            if not state[p]:
-                state[p].update(plan.create(p.device))
-            elif not fits(state[p], plan.slots):
+            if state.get(p) and not fits(state[p], plan.slots):
                 raise ValueError(
                     f"{name_in(groups, g, i)} has a state for another shape or other options. After the first"
                     " step, rank, graft, block_size, path and other options that shape the state must not"
                     " change, nor beta1 from or to 0. To start with a new state, clear"
                     " optimizer.state[parameter]"
                 )
-            if p.numel() == 0:
-                continue
-            plans[id(plan)] = plan
-            due = not plan.axes or _is_due(state[p], group["update_every"], offset)
-            found[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
+            listed.append((g, p, plan, offset))
+    found: dict[Any, list[Tensor]] = defaultdict(list)
+    plans: dict[int, Plan] = {}
+    for g, p, plan, offset in listed:  # nothing was refused: only now states are made
+        if not state[p]:
+            state[p].update(plan.create(p.device))
+        if p.numel() == 0:
+            continue
+        assert p.grad is not None
+        plans[id(plan)] = plan
+        due = not plan.axes or _is_due(state[p], groups[g]["update_every"], offset)
+        found[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
     result = []
     for (g, key, device, *_, due), params in found.items():
         plan, group = plans[key], groups[g]

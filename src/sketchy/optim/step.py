@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketchy.core.moments import like
+from sketchy.core.moments import like, longest, shortened
 from sketchy.core.polar import polar_
 from sketchy.core.tasks import Numbers, Request, Task, read, within
 from sketchy.optim.stack import Stack
@@ -50,6 +50,9 @@ def _direction_(
     if plan.row_norms is not None:
         direction, scale = plan.row_norms.apply_(stack, direction, scale)
     scale = plan.graft.rescale(stack, direction, scale, length)
+    if plan.graft.scale_free:
+        limit = longest(*stack.group["betas"])
+        scale = shortened(scale, direction, limit and limit * stack.group["graft_scale"])
     if early is not None:
         started = like(stack.steps >= first, direction) > 0
         direction = torch.where(started, like(scale, direction) * direction, early)

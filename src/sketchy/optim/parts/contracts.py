@@ -79,6 +79,7 @@ class Preconditioner(Part, Protocol):
 
 class Graft(Part, Protocol):
     by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
+    scale_free: ClassVar[bool]  # whether gradients multiplied by a constant give steps of the same length
 
     @classmethod
     def of(cls, weight: WeightSpec) -> Self: ...

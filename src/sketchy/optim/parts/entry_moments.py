@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sketchy.core.moments import correction, divide_by_root, observe_root_
+from sketchy.core.moments import correction, divide_by_root, longest, observe_root_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
@@ -44,7 +44,7 @@ class EntryMoments:
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
         root = self.read(stack).reshape(x.shape)
         filled = correction(stack.group["betas"][1], stack.count)
-        divide_by_root(x, root, filled, stack.group["eps"], out=x)
+        divide_by_root(x, root, filled, stack.group["eps"], out=x, limit=longest(*stack.group["betas"]))
         return x, scale
 
     def read(self, stack: Stack) -> Tensor:

@@ -42,6 +42,7 @@ class Ungrafted:
     """No grafting: a step keeps its own length."""
 
     by_columns: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = True
     slots: Slots = field(default_factory=dict)
 
     @classmethod
@@ -66,6 +67,7 @@ class Rule(ABC):
     """Base of the rules. A preconditioned step is ``graft_scale`` times as long as the rule's step."""
 
     by_columns: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = True
     slots: Slots = field(default_factory=dict)
 
     @classmethod
@@ -88,6 +90,8 @@ class Rule(ABC):
 
 class Sgd(Rule):
     """The length of the momentum. Needs no state."""
+
+    scale_free: ClassVar[bool] = False
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
         return x

@@ -1,0 +1,77 @@
+"""Gradients that vanish and come back: no step is longer than a stated multiple of lr * √(its size)."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
+from sketchy.core.moments import longest
+
+LR = 0.1
+KINDS = (SketchyShampoo, SketchySOAP, Shampoo)
+# The largest root mean square of a step / (lr * graft_scale): for moving averages by Cauchy-Schwarz, see
+# `longest`, times Nesterov's 1 + β₁ and what grafts and row norms add; 4 (1 - β₁²) / √(1 - β₂) where limited.
+MARGIN = 4.0
+
+
+def allowed(betas: tuple[float, float]) -> float:
+    beta1, beta2 = betas
+    limit = longest(beta1, beta2)
+    if limit is not None:
+        return limit
+    return MARGIN * max(1.0, (1 - beta1) / ((1 - beta2) * (1 - beta1**2 / beta2)) ** 0.5)
+
+
+def lengths(kind: Any, betas: tuple[float, float], silence: int, scale: float, dtype: torch.dtype) -> float:
+    """The largest root mean square of a step over a stream with a silence, in units of lr * graft_scale."""
+    generator = torch.Generator().manual_seed(0)
+    params = [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in ((6, 5), (7,))]
+    optimizer = kind(params, lr=LR, betas=betas, weight_decay=0.0)
+    worst = 0.0
+    for step in range(5 + silence + 5):
+        for p in params:
+            silent = 5 <= step < 5 + silence
+            p.grad = torch.randn(p.shape, generator=generator).to(dtype) * (0.0 if silent else scale)
+            p.detach().zero_()
+        optimizer.step()
+        for p in params:
+            assert p.isfinite().all()
+            worst = max(worst, float(p.detach().double().square().mean().sqrt()) / LR)
+    return worst / max(1.0, optimizer.param_groups[0]["graft_scale"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    beta1=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    beta2=st.sampled_from([0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.999]),
+    silence=st.sampled_from([0, 1, 30, 300]),
+    scale=st.sampled_from([1e-10, 1.0, 1e10]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_no_step_after_any_silence_is_longer_than_stated(kind, beta1, beta2, silence, scale, dtype):
+    assert lengths(kind, (beta1, beta2), silence, scale, dtype) <= 1.1 * allowed((beta1, beta2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("betas", [(0.9, 0.8), (0.9, 0.5), (0.9, 0.0)])
+def test_second_moments_that_fade_faster_than_momentum_do_not_make_steps_grow(kind, betas):
+    """Without the limit: 2e7, 1e28 and 1e36 times lr."""
+    assert lengths(kind, betas, 300, 1.0, torch.float32) <= 1.1 * allowed(betas)
+
+
+def test_without_learning_rate_weights_stay_as_they_are_after_silence():
+    p = torch.nn.Parameter(torch.ones(6, 5, dtype=torch.bfloat16))
+    optimizer = SketchySOAP([p], lr=0.0, betas=(0.9, 0.0))
+    for step in range(200):
+        p.grad = torch.randn(6, 5).bfloat16() if step < 3 else torch.zeros_like(p)
+        optimizer.step()
+    assert torch.equal(p, torch.ones_like(p))
+
+
+def test_moving_averages_that_limit_steps_themselves_have_no_limit():
+    assert longest(0.9, 0.95) is None and longest(0.9, 0.999) is None and longest(0.0, 1.0) is None
+    assert SketchyAdagrad([torch.nn.Parameter(torch.ones(3))]).defaults["betas"] == (0.0, 1.0)
