@@ -180,7 +180,7 @@ def test_eigenvalues_that_ascend_are_refused(case: Case) -> None:
     optimizer, _ = stepped(case)
     for index, state in optimizer.state_dict()["state"].items():
         for key in state:
-            if key.endswith("_eigenvalues"):
+            if key.endswith("_eigenvalues") and state[key].shape[-1] > 1:
                 damaged = copy.deepcopy(optimizer.state_dict())
                 damaged["state"][index][key] = state[key].flip(-1) + torch.arange(state[key].shape[-1])
                 _assert_refused(optimizer, damaged, "not in descending order")
