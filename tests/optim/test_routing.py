@@ -191,6 +191,15 @@ def test_the_report_prints_one_line_a_parameter() -> None:
     assert total.split() == ["total", f"{optimizer.report().bytes:,}", "0"]
 
 
+@pytest.mark.parametrize("whiten", [True, False])
+def test_the_report_says_if_its_certificates_are_those_of_whitened_gradients(whiten: bool) -> None:
+    params = weights()
+    optimizer = sketchy.SketchySOAP(zip(WEIGHTS, params, strict=True), rank=4, whiten=whiten)
+    report = optimizer.report()
+    assert [row.whitened for row in report] == [whiten and row.path == "sketch" for row in report]
+    assert ("whitened by the other axis" in str(report)) == whiten
+
+
 def test_the_escaped_share_is_that_of_the_compensated_sketch() -> None:
     p = weights()[0]
     optimizer = sketchy.SketchyShampoo([p], rank=3)
