@@ -120,7 +120,7 @@ def test_the_factored_moment_of_nothing_gives_no_step():
 def test_normalized_directions_of_any_size_keep_their_length(size, rng):
     D = size * torch.randn(1, 6, 5, generator=rng, dtype=F64)
     X, one = D.clone(), torch.ones(1, dtype=F64)
-    _, scale = moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one)
+    X, _, scale = moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one)
     assert_close((scale * X).norm() / D.norm(), one, scale=1, tolerance=1e-12)
 
 
@@ -134,7 +134,7 @@ def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_
     for _ in range(3):
         count = count + 1
         X = D.clone()
-        moment, new = moments.normalize_rows_(X, factor, moment, 0.9, count)
+        X, moment, new = moments.normalize_rows_(X, factor, moment, 0.9, count)
         found = X * new.reshape(2, 1, 1)
         length = (D * factor.reshape(2, 1, 1)).norm(dim=(1, 2))
         assert_close(found.norm(dim=(1, 2)) / length, torch.ones(2), scale=1, tolerance=1e-12)
@@ -143,11 +143,24 @@ def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_
         assert_close(rows[0], rows[0].mean().expand(6), scale=rows.max(), tolerance=0.05)
 
 
+def test_rows_of_a_direction_in_any_memory_layout_are_normalized(rng):
+    """Along several axes a direction comes out of products with its axes in another order."""
+    D = torch.randn(1, 6, 4, 3, generator=rng, dtype=F64) * torch.logspace(-1, 1, 6, dtype=F64).reshape(
+        6, 1, 1
+    )
+    moved = D.movedim(1, 3).contiguous().movedim(3, 1)
+    one, zero = torch.ones(1, dtype=F64), torch.zeros(1, 6, dtype=F64)
+    (found, _, scale), (expected, _, same) = (
+        moments.normalize_rows_(X, one, zero, 0.9, one) for X in (moved, D.clone())
+    )
+    assert_close(scale * found, same * expected, scale=1, tolerance=1e-12)
+
+
 def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
     D = torch.randn(3, 4, 2, generator=rng, dtype=F64)
     D[2] = 0
     X, count = D.clone(), torch.tensor([0.0, 1.0, 1.0])
-    moment, scale = moments.normalize_rows_(
+    X, moment, scale = moments.normalize_rows_(
         X, torch.ones(3, dtype=F64), torch.zeros(3, 4, dtype=F64), 0.9, count
     )
     assert torch.equal(X[0], D[0]) and (moment[0] == 0).all() and scale[0] == 1

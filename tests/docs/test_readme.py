@@ -51,7 +51,7 @@ def test_adamws_two_times_are_those_of_the_performance_page() -> None:
     assert megabytes == foreach["state, MB"]
 
 
-@pytest.mark.parametrize("who", ["AdamW", "SketchySOAP, rank 32", "SOAP, dense (ours)"])
+@pytest.mark.parametrize("who", ["AdamW", "Muon", "SketchySOAP, rank 32", "SOAP, dense (ours)"])
 def test_losses_and_state_under_the_picture_are_those_of_the_results_page(who: str) -> None:
     page = RESULTS.partition("### A small GPT")[2].partition("### ")[0]
     found = measured(page, who)

@@ -169,6 +169,14 @@ def test_at_full_rank_with_a_polar_step_sketchy_soap_is_soap_with_one():
     assert_close(found, expected, scale=1, tolerance=SOAP)
 
 
+def test_a_polar_step_is_for_sketched_weights_only():
+    X, G = start((6, 4)), gradients((6, 4))
+    options = {"lr": LR, "path": "adam"}
+    assert torch.equal(
+        train_one(SketchySOAP, X, G, polar=3, **options), train_one(SketchySOAP, X, G, **options)
+    )
+
+
 def test_adams_path_has_its_own_rate_and_betas():
     """It moves as if its weights were in a group of their own; the rate follows a schedule."""
     shapes = [(6, 4), (5,), (3,)]

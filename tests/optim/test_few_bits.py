@@ -363,6 +363,19 @@ def test_a_chosen_dtype_converts_a_float32_checkpoint_and_back(cls: Any, form: s
         assert all(tensor.isfinite().all() for tensor in snapshot(optimizer).values())
 
 
+def test_weights_without_entries_are_loaded_into_other_dtypes_too() -> None:
+    shapes = ((5, 5), (0, 5))
+    saved, other = (
+        SketchySOAP([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes], **options)
+        for options in ({}, {"momentum_dtype": torch.bfloat16})
+    )
+    for p in saved.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)
+    saved.step()
+    other.load_state_dict(saved.state_dict())
+    assert other.state[other.param_groups[0]["params"][0]]["momentum"].dtype == torch.bfloat16
+
+
 def test_a_checkpoint_without_the_option_is_one_of_float32() -> None:
     plain, _ = made(SketchySOAP, 3)
     saved = copy.deepcopy(plain.state_dict())

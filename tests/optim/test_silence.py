@@ -63,6 +63,27 @@ def test_second_moments_that_fade_faster_than_momentum_do_not_make_steps_grow(ki
     assert lengths(kind, betas, 300, 1.0, torch.float32) <= 1.1 * allowed(betas)
 
 
+def test_steps_before_the_first_preconditioned_one_are_limited_too():
+    p = torch.nn.Parameter(torch.zeros(6, 8))
+    optimizer = SketchyShampoo([p], lr=1.0, betas=(0.9, 0.5), start_step=1000, weight_decay=0.0)
+    for step in range(200):
+        p.grad = torch.randn(6, 8) if step < 3 else torch.zeros(6, 8)
+        p.detach().zero_()
+        optimizer.step()
+        assert float(p.detach().square().mean().sqrt()) <= 1.1 * allowed((0.9, 0.5))
+
+
+@pytest.mark.parametrize("graft_scale", [0.1, 1.0])
+def test_the_limit_of_adams_path_does_not_depend_on_the_graft(graft_scale):
+    p = torch.nn.Parameter(torch.zeros(50))
+    optimizer = SketchySOAP([p], lr=1.0, betas=(0.95, 0.9), graft_scale=graft_scale, weight_decay=0.0)
+    for _ in range(20):
+        p.grad = torch.ones(50)
+        p.detach().zero_()
+        optimizer.step()
+    assert float(p.detach().square().mean().sqrt()) == pytest.approx(1.0, rel=0.05)
+
+
 def test_without_learning_rate_weights_stay_as_they_are_after_silence():
     p = torch.nn.Parameter(torch.ones(6, 5, dtype=torch.bfloat16))
     optimizer = SketchySOAP([p], lr=0.0, betas=(0.9, 0.0))

@@ -38,16 +38,18 @@ def correction(beta: float, step: Tensor) -> Tensor:
     return 1 - beta ** step.double() if beta < 1 else torch.ones_like(step, dtype=torch.float64)
 
 
-def longest(beta1: float, beta2: float) -> float | None:
+def longest(beta1: float, beta2: float, *, moving_average: bool = True) -> float | None:
     """A limit on the root mean square of a step; None if the moving averages limit it themselves.
 
     With moving averages m of g and v of g², m² <= v (1 - β₁)² / ((1 - β₂) (1 - β₁²/β₂)) by Cauchy-Schwarz, if
     β₁² < β₂. Otherwise v fades faster than m² when gradients vanish, and m / √v grows without limit. The
-    limit is four times the step for a first gradient after many zeros, or at least 4.
+    limit is four times the step for a first gradient after many zeros, or at least 4. If momentum is a sum
+    instead of a ``moving_average``, all steps are 1 / (1 - β₁) times as long.
     """
     if beta1**2 < beta2:
         return None
-    return _LONGEST * max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)
+    limit = _LONGEST * max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)
+    return limit if moving_average else limit / (1 - beta1)
 
 
 def like(values: Tensor, x: Tensor) -> Tensor:
@@ -79,17 +81,18 @@ def divide_by_root(
     eps: float,
     *,
     out: Tensor | None = None,
-    limit: float | None = None,
+    limit: Tensor | None = None,
 ) -> Tensor:
     """Adam's step: x / (root / √filled + eps max). It is zero if all gradients were zero. ``out`` may be x.
 
-    ``filled``: (S,), see `correction`. ``limit``: of the absolute value of an entry, see `longest`.
+    ``filled``: (S,), see `correction`. ``limit``: (S,), of the absolute value of an entry, see `longest`.
     """
     step = torch.empty_like(x) if out is None else out
-    for _, piece, divisor, factor in _divisors(root, filled, eps):
+    most = None if limit is None else like(limit, x)
+    for stack, piece, divisor, factor in _divisors(root, filled, eps):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
-        if limit is not None:
-            step[piece].clamp_(-limit, limit)
+        if most is not None:
+            step[piece].clamp_(-most[stack], most[stack])
     return step
 
 
@@ -191,13 +194,13 @@ def clipped(length: Tensor, x: Tensor) -> Tensor:
 
 def normalize_rows_(
     direction: Tensor, scale: Tensor, moment: Tensor, decay: float, count: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Divide the rows of scale * direction by their running root mean square; the length stays the same.
 
     With D = scale * direction, (S,) times (S, *block): v_i ← decay v_i + (1 - decay) mean_j D_ij², and row i
     is divided by a_i + _ROW_EPS mean(a), a_i = √(v_i / (1 - decay^count)). ``moment``: v (S, m). ``count``:
-    (S,), directions so far with this one; where it is 0, nothing changes. Writes into the direction. Returns
-    the new v and the new scale.
+    (S,), directions so far with this one; where it is 0, nothing changes. Returns the new direction (in the
+    memory of the old one if possible), v and scale.
     """
     X = as_matrix(direction)
     energy = row_energy(X)
@@ -210,7 +213,7 @@ def normalize_rows_(
     weights = torch.where(counts & (mean > 0), mean / (a + _ROW_EPS * mean), 1.0)
     X.mul_(as_weights(weights.unsqueeze(-1), X))
     before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
-    return moment, scale * torch.where(after > 0, before / after, 1.0)
+    return X.reshape(direction.shape), moment, scale * torch.where(after > 0, before / after, 1.0)
 
 
 def shortened(scale: Tensor, direction: Tensor, limit: float | None) -> Tensor:

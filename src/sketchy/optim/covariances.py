@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sketchy.core.sketch import Sketch
 from sketchy.optim.plan import Plan
-from sketchy.optim.slots import State
+from sketchy.optim.slots import State, fits
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ def known_covariances(
     p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]
 ) -> Iterator[KnownCovariance]:
     """The covariances of a parameter, axis by axis."""
+    slots = plan.statistics.slots
+    if not fits({name: state.get(name) for name in slots}, slots):  # the next step would refuse this state
+        return
     energy, whitened = plan.gradient_energy(state, options), plan.statistics.whitened
     for axis in plan.statistics.live:
         sketch = axis.stored(state)

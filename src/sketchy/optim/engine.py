@@ -6,6 +6,7 @@ remain. The step of a parameter depends on its own gradient only.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, Unpack, overload
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from sketchy.core.tasks import gather, run
 from sketchy.optim import options as table
 from sketchy.optim.covariances import KnownCovariance, known_covariances
-from sketchy.optim.loading import NAME, before, check_loaded, chosen, restore_, warn_of_new_defaults
+from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_defaults_kept, restore_
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
@@ -162,7 +163,6 @@ class Engine(Optimizer):
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
             check_loaded(self, loaded, self._plan, self.saved_as)
-            warn_of_new_defaults(self, loaded)
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
@@ -177,12 +177,14 @@ class Engine(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
+        if kept := old_defaults_kept(self, final):
+            warnings.warn(kept, stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.defaults.pop("differentiable", None)  # torch adds it, but it is not an option here
         for group in self.param_groups:  # older checkpoints lack the newer options
-            for name, value in {**self.defaults, **before(self), NAME: self.saved_as}.items():
+            for name, value in {**self.defaults, **old_defaults(self), NAME: self.saved_as}.items():
                 group.setdefault(name, value)
 
     @_uncompiled

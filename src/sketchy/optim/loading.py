@@ -1,6 +1,5 @@
 """Loading a state dict: check all of it before anything changes, and keep the dtypes of the state."""
 
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -20,11 +19,11 @@ _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of the
 # Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options
 # show which optimizer saved them.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
-_CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer was made with counts, if it is not None
+_CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer has counts, if it is not None
 _ASKEW = 0.05  # how far a basis may be from orthonormal; rounding to bfloat16 gives a tenth of this
 
 
-def before(optimizer: Optimizer) -> dict[str, Any]:
+def old_defaults(optimizer: Optimizer) -> dict[str, Any]:
     """What options that a checkpoint does not have meant when it was saved: their features did not exist.
 
     Our optimizers may have changed their defaults since; the table of options has the old ones.
@@ -32,17 +31,17 @@ def before(optimizer: Optimizer) -> dict[str, Any]:
     return {name: options.OPTIONS[name].default for name in optimizer.defaults if name in options.OPTIONS}
 
 
-def warn_of_new_defaults(optimizer: Optimizer, loaded: Mapping[str, Any]) -> None:
-    """Tell which options continue with their old values, because the checkpoint is older than they are."""
-    old = {name: value for name, value in before(optimizer).items() if name not in _CHOSEN}
+def old_defaults_kept(optimizer: Optimizer, loaded: Mapping[str, Any]) -> str:
+    """A sentence on the options that keep their old values, because the checkpoint is older than they are."""
+    old = {name: value for name, value in old_defaults(optimizer).items() if name not in _CHOSEN}
     missing = {name for saved in loaded["param_groups"] for name in old.keys() - saved.keys()}
     kept = [f"{name}={old[name]!r}" for name in sorted(missing) if old[name] != optimizer.defaults[name]]
-    if kept:
-        warnings.warn(
-            f"this checkpoint of {type(optimizer).__name__} is from an older version. Training continues as"
-            f" before, with {', '.join(kept)} and the saved betas. For the new defaults start a new run",
-            stacklevel=4,
-        )
+    if not kept:
+        return ""
+    return (
+        f"this checkpoint of {type(optimizer).__name__} is from an older version. Training continues as"
+        f" before, with {', '.join(kept)} and the saved betas. For the new defaults start a new run"
+    )
 
 
 def _pairs(
@@ -51,7 +50,7 @@ def _pairs(
     """(saved options, parameter, name, key of its saved state) for each parameter."""
     pairs = []
     for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
-        settings = {**before(optimizer), **saved}
+        settings = {**old_defaults(optimizer), **saved}
         del settings["params"]
         names = saved.get("param_names") or group.get("param_names") or [None] * len(group["params"])
         for p, name, key in zip(group["params"], names, saved["params"], strict=True):
@@ -201,6 +200,9 @@ def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], 
 
 def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group) -> State:
     """A state with momenta and second moments stored as the plan ``after`` says."""
+    if after.path == "none":
+        return state
+    group = dict(options.on_path(group, after.path))
     new = after.create(p.device)
     new.update({k: state[k] for k, slot in after.slots.items() if before.slots.get(k) == slot})
     source, target = Stack([p], [state], before, group, False), Stack([p], [new], after, group, False)

@@ -19,7 +19,9 @@ from sketchy.optim.parts.momentum import Momentum
 from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches, decay
 from sketchy.optim.routing import route
-from sketchy.optim.slots import COUNTER, Codec, Shape, Slots, State
+from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State
+
+_GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,13 @@ class Plan:
     def coded(self) -> Mapping[str, Codec]:
         """The codecs of the slots that are not stored as they are."""
         return {name: slot.codec for name, slot in self.slots.items() if not slot.codec.plain}
+
+    @cached_property
+    def stores_float32(self) -> bool:
+        """Whether gradients, or roots of their squares, are stored in float32's range (or bfloat16's)."""
+        kept = (slot for slot in self.slots.values() if slot.meaning in _GRADIENTS)
+        dtypes = {slot.codec.dtype for slot in kept}
+        return not dtypes <= {torch.float64}
 
     @cached_property
     def axes(self) -> tuple[Axis | None, ...]:
@@ -175,7 +184,9 @@ def scratch(plan: Plan, count: int, options: Mapping[str, Any]) -> int:
         + bool(options.get("polar"))
     )
     size, bases = _sizes(plan, count)
-    if options.get("polar"):  # four matrices as long and as wide as the shortest axis
+    if plan.path == "sketch" and options.get(
+        "polar"
+    ):  # four matrices as long and as wide as the shortest axis
         bases += count * plan.layout.count * plan.work.itemsize * min(plan.layout.block) ** 2
     return (
         int((stacks + plan.momentum.stacks) * size)

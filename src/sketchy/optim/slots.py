@@ -109,5 +109,8 @@ COUNTER = Slot(Meaning.COUNTER, (), (), FLOAT32)
 
 
 def fits(state: State, slots: Slots) -> bool:
-    """Whether a state has exactly these slots, with the right shapes."""
-    return state.keys() == slots.keys() and all(state[name].shape == s.stored for name, s in slots.items())
+    """Whether a state has exactly these slots, with the right shapes and dtypes."""
+    return state.keys() == slots.keys() and all(
+        tensor is not None and tensor.shape == slot.stored and tensor.dtype == slot.codec.dtype
+        for tensor, slot in ((state[name], slot) for name, slot in slots.items())
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketchy.core.moments import like, longest, shortened
+from sketchy.core.moments import like, shortened
 from sketchy.core.polar import polar_
 from sketchy.core.tasks import Numbers, Request, Task, read, within
 from sketchy.optim.stack import Stack
@@ -39,20 +39,20 @@ def _direction_(
     """
     plan, first = stack.plan, stack.group["start_step"]
     length = plan.graft.length(stack, x, ahead) if length is None else length
-    early = None
+    early, limit = None, plan.graft.limit(stack)
     if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
         early = plan.graft.step(stack, x * like(ahead, x), length)
+        short = shortened(torch.ones_like(ahead), early, limit)
         if within(steps, -math.inf, first - 0.5):
-            return early, torch.ones_like(ahead)
+            return early, short
+        early = early * like(short, early)
     direction, scale = plan.preconditioner.apply_(stack, x, ahead, learned)
-    if stack.group.get("polar"):
+    if plan.path == "sketch" and stack.group.get("polar"):
         direction, scale = polar_(direction, scale, stack.group["polar"])
     if plan.row_norms is not None:
         direction, scale = plan.row_norms.apply_(stack, direction, scale)
     scale = plan.graft.rescale(stack, direction, scale, length)
-    if plan.graft.scale_free:
-        limit = longest(*stack.group["betas"])
-        scale = shortened(scale, direction, limit and limit * stack.group["graft_scale"])
+    scale = shortened(scale, direction, limit and limit * stack.group["graft_scale"])
     if early is not None:
         started = like(stack.steps >= first, direction) > 0
         direction = torch.where(started, like(scale, direction) * direction, early)

@@ -79,7 +79,6 @@ class Preconditioner(Part, Protocol):
 
 class Graft(Part, Protocol):
     by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
-    scale_free: ClassVar[bool]  # whether gradients multiplied by a constant give steps of the same length
 
     @classmethod
     def of(cls, weight: WeightSpec) -> Self: ...
@@ -95,6 +94,9 @@ class Graft(Part, Protocol):
 
         ``length``: the length of this step, see `length`.
         """
+
+    def limit(self, stack: "Stack") -> float | None:
+        """The largest root mean square of the rule's step, see `core.moments.longest`; None: no limit."""
 
     def rescale(self, stack: "Stack", direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         """The new scale (S,) that gives the step scale * direction (S, *block) the length of this rule."""

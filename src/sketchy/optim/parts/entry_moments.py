@@ -44,7 +44,9 @@ class EntryMoments:
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
         root = self.read(stack).reshape(x.shape)
         filled = correction(stack.group["betas"][1], stack.count)
-        divide_by_root(x, root, filled, stack.group["eps"], out=x, limit=longest(*stack.group["betas"]))
+        group = stack.group
+        limit = longest(*group["betas"], moving_average=group["moving_average_momentum"])
+        divide_by_root(x, root, filled, group["eps"], out=x, limit=None if limit is None else limit / scale)
         return x, scale
 
     def read(self, stack: Stack) -> Tensor:

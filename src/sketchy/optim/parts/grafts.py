@@ -42,7 +42,6 @@ class Ungrafted:
     """No grafting: a step keeps its own length."""
 
     by_columns: ClassVar[bool] = False
-    scale_free: ClassVar[bool] = True
     slots: Slots = field(default_factory=dict)
 
     @classmethod
@@ -58,6 +57,9 @@ class Ungrafted:
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
         return x
 
+    def limit(self, stack: Stack) -> float | None:
+        return None
+
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         return scale
 
@@ -67,7 +69,6 @@ class Rule(ABC):
     """Base of the rules. A preconditioned step is ``graft_scale`` times as long as the rule's step."""
 
     by_columns: ClassVar[bool] = False
-    scale_free: ClassVar[bool] = True
     slots: Slots = field(default_factory=dict)
 
     @classmethod
@@ -83,6 +84,10 @@ class Rule(ABC):
     @abstractmethod
     def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor: ...
 
+    def limit(self, stack: Stack) -> float | None:
+        beta1, beta2 = stack.group["betas"]
+        return moments.longest(beta1, beta2, moving_average=stack.group["moving_average_momentum"])
+
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
         assert length is not None
         return moments.ratio(length, direction) * stack.group["graft_scale"]
@@ -91,7 +96,8 @@ class Rule(ABC):
 class Sgd(Rule):
     """The length of the momentum. Needs no state."""
 
-    scale_free: ClassVar[bool] = False
+    def limit(self, stack: Stack) -> float | None:
+        return None
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
         return x
@@ -207,6 +213,9 @@ class RmsProp(Rule):
 
 class Adagrad(RmsProp):
     """AdaGrad's length: like rmsprop, with sums of squares instead of averages. Keeps m n numbers."""
+
+    def limit(self, stack: Stack) -> float | None:
+        return None  # sums do not fade
 
     def _decay(self, stack: Stack) -> float:
         return 1.0

@@ -23,10 +23,10 @@ class RowNorms:
         return cls({"direction_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
     def apply_(self, stack: Stack, direction: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Learn from scale * direction, (S,) and (S, *block), and normalise its rows, in place."""
+        """Learn from scale * direction, (S,) and (S, *block), and normalise its rows."""
         # directions before start_step were the graft's: they don't count, and change nothing
         count = (stack.steps - (stack.group["start_step"] - 1)).clamp(min=0)
-        moment, scale = moments.normalize_rows_(
+        direction, moment, scale = moments.normalize_rows_(
             direction, scale, stack["direction_moment"], stack.group["row_norm"], count
         )
         stack["direction_moment"] = moment

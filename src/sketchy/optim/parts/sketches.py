@@ -16,7 +16,7 @@ from sketchy.core.extremes import frobenius
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, gather
 from sketchy.core.tuned.products import by_rows, product
-from sketchy.core.whitening import Whitened, whitening_task
+from sketchy.core.whitening import Whitened, Whitening, whitening_task
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import COUNTER, FLOAT64, Codec, Meaning, Orthonormal, Slot, Slots, State
 from sketchy.optim.stack import Gradient, Stack
@@ -141,14 +141,15 @@ class Sketches:
         if not self.whitened:
             return [{"A": A, "norm": G.norm} for A in matrices]
         whitenings = yield from gather(whitening_task(sketch) for sketch in reversed(sketches))
+        if all(axis.exact for axis in self.live) or group["solver"] == "exact":
+            return [_formed(A, W, axis) for A, W, axis in zip(matrices, whitenings, self.live, strict=True)]
         products = [product(A.mT, sketch.basis) for A, sketch in zip(matrices, sketches, strict=True)]
         streams: list[dict[str, Any]] = []
         for axis, A, W, own, other in zip(
             self.live, matrices, whitenings, products, reversed(products), strict=True
         ):
-            if axis.exact or group["solver"] == "exact":
-                formed = W.form(A)
-                streams.append({"A": formed if axis.exact else formed.to(A), "norm": frobenius(formed)})
+            if axis.exact:
+                streams.append(_formed(A, W, axis))
             else:
                 whitened = Whitened(W, by_rows(own), W.outside * G.norm)
                 streams.append({"A": A, "norm": W.norm(G.norm, other), "whitened": whitened})
@@ -178,6 +179,12 @@ class Sketches:
         torch._foreach_add_(
             stack.own("turn"), list(good.float().unbind()) if good is not None and known else 1.0
         )
+
+
+def _formed(A: Tensor, W: Whitening, axis: Axis) -> dict[str, Any]:
+    """The arguments of ``update_task`` for A W. Full covariances take it in float64."""
+    formed = W.form(A)
+    return {"A": formed if axis.exact else formed.to(A), "norm": frobenius(formed)}
 
 
 def decay(group: Mapping[str, Any]) -> float:
