@@ -118,7 +118,7 @@ def read_rows(path: Path, read: Callable[[dict[str, Any]], Row]) -> list[Row]:
 
 
 def parse(text: str | bytes) -> Any:
-    """A JSON value. Numbers beyond the range of a float are refused, because no result of ours has them."""
+    """A JSON value. Integers beyond the range of a float are refused, because no result of ours has them."""
     return json.loads(text, parse_int=_int)
 
 

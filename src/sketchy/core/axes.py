@@ -1,9 +1,9 @@
 """Cut weights into blocks and join them again: which axes are merged, and where they are cut.
 
 weight (*shape) → merged (d_1, ..., d_N) → blocks (count, b_1, ..., b_N), padded with zeros at the end of each
-axis. A zero row adds nothing to a covariance and gets a zero step, so padding changes no result. There are
-two exceptions, averages that also count padded entries: the one that replaces the eigenvalue of directions
-never seen, and SketchySOAP's second moment outside its bases.
+axis. A zero row adds nothing to a covariance and gets a zero step, so padding changes no result. Averages are
+exceptions, since they also count padded entries: the one that replaces the eigenvalue of directions never
+seen, SketchySOAP's second moment outside its bases, whitening's mean eigenvalue, and the mean of row norms.
 """
 
 import math

@@ -6,7 +6,7 @@ The left sketch gets A = G W instead of the gradient G, where W is an inverse ro
     μ = tr(V diag(λ) Vᵀ + ρ I) / n        W = ((V diag(λ) Vᵀ + ρ I) / μ + δ I)^(-1/2)
 
 The right sketch gets Gᵀ W with the W of the left one. W is the identity while μ = 0. W has no unit, so A has
-the unit of G. A is not formed: its norm and its products with thin matrices need only G V and Gᵀ U.
+the unit of G. A need not be formed: its norm and its products with thin matrices need only G V and Gᵀ U.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """Loading a state dict: check all of it before anything changes, and keep the dtypes of the state."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -9,11 +9,10 @@ from torch.optim import Optimizer
 
 from sketchy.optim import options
 from sketchy.optim.parts.entry_moments import EntryMoments
-from sketchy.optim.plan import Plan
+from sketchy.optim.plan import Plan, PlanOf
 from sketchy.optim.slots import Meaning, Slot, State
 from sketchy.optim.stack import Group, Stack
 
-PlanOf = Callable[[dict[str, Any], Tensor, str | None], Plan]
 NAME = "sketchy_optimizer"  # the key of the optimizer's name in a parameter group
 _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of these in each group
 # Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options

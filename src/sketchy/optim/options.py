@@ -91,14 +91,15 @@ def _sketch_beta2(name: str, value: Any) -> float | None:
 
 
 def _exponent(name: str, value: Any) -> float | None:
-    return None if value is None else _number("in (0, 1]", lambda v: 0 < v <= 1)(name, value)
+    return None if value is None else _number("in (0, 1], or None", lambda v: 0 < v <= 1)(name, value)
 
 
 def _betas(name: str, value: Any) -> tuple[float, float]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ValueError(f"{name}={value!r}: must be two numbers, (beta1, beta2)")
-    beta1 = _number("in [0, 1)", lambda v: 0 <= v < 1)("beta1", value[0])
-    beta2 = _number("in [0, 1]; 1 is a sum without decay", lambda v: 0 <= v <= 1)("beta2", value[1])
+    prefix = name.removesuffix("betas")  # adam_betas: adam_beta1, adam_beta2
+    beta1 = _number("in [0, 1)", lambda v: 0 <= v < 1)(f"{prefix}beta1", value[0])
+    beta2 = _number("in [0, 1]; 1 is a sum without decay", lambda v: 0 <= v <= 1)(f"{prefix}beta2", value[1])
     return beta1, beta2
 
 

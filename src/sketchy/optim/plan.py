@@ -1,7 +1,7 @@
 """The plan of a weight: its path, blocks, parts and slots. It depends on shape, dtype and options only."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from sketchy.optim.parts.sketches import Axis, Sketches, decay
 from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State
 
+PlanOf = Callable[[Any, Tensor, str | None], "Plan"]  # from a group, a parameter of it, and its name if any
 _GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
 
 

@@ -1,19 +1,17 @@
 """Which parameters step together. Parameters with one group and plan form stacks; stacks form waves."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from sketchy.core.tuned import sizes
 from sketchy.optim.options import on_path
-from sketchy.optim.plan import Plan, held, scratch, stack_limit
+from sketchy.optim.plan import Plan, PlanOf, held, scratch, stack_limit
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.slots import State, fits
 from sketchy.optim.stack import Group, Stack
-
-PlanOf = Callable[[Group, Tensor, str | None], Plan]  # from a group, a parameter of it, and its name if any
 
 
 def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:

@@ -12,14 +12,16 @@ SMALL: dict[str, Any] = {"momentum_dtype": "int4", "adam_dtype": "int8"}
 
 
 class SketchySOAP(Engine):
-    """Adam in the basis of the sketches: SOAP's step with momentum and rank * (m + n) + rank² + m numbers.
+    """Adam in the basis of the sketches: SOAP's step with momentum and rank * (m + n) + rank² + 2 m numbers.
 
     The sketches of `SketchyShampoo` give a basis for rows and one for columns. The second moment of the
     gradient is kept in these bases (`sketchy.core.corrected`): one for each entry inside both bases, one for
     each row or column inside one of them, and a single one outside. Each part of the momentum is divided by
-    the root of its second moment. When the bases change, the moments are converted with squared cosines. At
-    full rank this is SOAP with a new basis at each step, multiplied by ``graft_scale``. Steps are made longer
-    while gradients have few directions (``graft="own"``).
+    the root of its second moment. When the bases change, the moments are converted with squared cosines. A
+    sketch sees the gradient whitened by the other one (``whiten``), and rows of a direction get similar
+    lengths (``row_norm``). At full rank and without these two, this is SOAP with a new basis at each step,
+    multiplied by ``graft_scale``. Steps are made longer while gradients have few directions
+    (``graft="own"``).
     """
 
     design: ClassVar[Design] = Design(BasisMoments)
