@@ -11,7 +11,7 @@ class Shampoo(Engine):
     """Shampoo with full covariances: m² + n² numbers for an m x n weight. It is the baseline for sketches.
 
     It has the options of `SketchyShampoo` (blocks, one side, any exponent, grafts, ...) except ``rank`` and
-    ``solver``, with the paper's exponent and β₂ as defaults. With equal options, `SketchyShampoo` equals it at
+    ``solver``, with the paper's exponent and β₂ as defaults. With equal options `SketchyShampoo` equals it at
     full rank.
     """
 
