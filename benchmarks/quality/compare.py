@@ -39,7 +39,7 @@ QUICK_STEPS = 20
 QUICK_RANKS = (8, 32)
 SWEEPS_SHOWN = (
     *map(Variant, ("adamw", "muon", "soap", "shampoo")),
-    *(Variant(name, 64) for name in ("sketchy_shampoo", "sketchy_soap")),  # the default rank
+    *(Variant(name, 32) for name in ("sketchy_shampoo", "sketchy_soap")),  # the rank that is tuned
 )
 
 

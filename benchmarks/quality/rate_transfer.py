@@ -1,6 +1,6 @@
 """Compare our optimizers at AdamW's best learning rate with themselves at their own best one.
 
-    python -m benchmarks.quality.rate_transfer [--rank 64]
+    python -m benchmarks.quality.rate_transfer [--rank 32]
 
 Prints a Markdown table of the runs in benchmarks/results. Rates were tried in factors of two. A best rate
 between them is estimated by a parabola in log rate, through the best rate and its neighbours. Its standard
@@ -32,7 +32,7 @@ HEADER = (
 class Options:
     """Compare the best learning rates of the sketched optimizers with AdamW's."""
 
-    rank: int = 64
+    rank: int = 32
     """The rank of the sketched optimizers."""
     results: Path = RESULTS
     """The directory of the runs of all tasks."""
