@@ -147,7 +147,9 @@ def dots(own: dict[str, Tuned]) -> Iterator[Dot]:
 def picture(directory: Path, optimizer: str) -> bytes:
     """Differences from all changes, with standard errors."""
     panels = {task: list(dots(own)) for task, own in load(directory, optimizer).items()}
-    title = f"{names.shown(optimizer)}: loss minus that with\nall changes on, mean ± standard error over seeds"
+    title = (
+        f"{names.shown(optimizer)}: loss minus that with\nall changes on, mean ± standard error over seeds"
+    )
     return draw(panels, [change for change in ABLATION[optimizer] if change != ALL], title)
 
 

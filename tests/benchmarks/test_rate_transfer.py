@@ -83,7 +83,7 @@ def test_ours_are_shown_at_all_rates_that_may_be_adamws_best(tmp_path: Path) -> 
 
 
 def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    soap = Variant("sketchy_soap", 64)
+    soap = Variant("sketchy_soap", 32)
     runs = {
         Run(variant, rate, seed, 400): Record("charlm", seed, 400, 400, curve=[Look(400, loss, None)])
         for variant, best in ((ADAMW, 0.002), (soap, 0.004))
@@ -96,7 +96,7 @@ def test_the_table_has_adamw_and_ours(tmp_path: Path, capsys: pytest.CaptureFixt
     assert adamw == "| charlm | AdamW | 1.000 ± 0.000 | 1.000 ± 0.000 at 0.002 |  | 2 |"
     assert (
         ours
-        == "| charlm | SketchySOAP, rank 64 | 2.000 ± 0.000 | 1.000 ± 0.000 at 0.004 | 2.00 (×/÷ 1.00) | 2 |"
+        == "| charlm | SketchySOAP, rank 32 | 2.000 ± 0.000 | 1.000 ± 0.000 at 0.004 | 2.00 (×/÷ 1.00) | 2 |"
     )
 
 
