@@ -32,7 +32,15 @@ class Case:
 
 # ranks below the sides of WEIGHTS, so that something escapes, and above some, so that some axes are exact
 _PAPER = {"block_size": 4, "rank": 2, "start_step": 3, "update_every": 2, "graft": "rmsprop_normalized"}
-_ALG3 = {"rank": 3, "betas": (0.0, 1.0), "graft": None, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
+_ALG3 = {
+    "exponent": None,
+    "rank": 3,
+    "betas": (0.0, 1.0),
+    "graft": None,
+    "eps": 0.0,
+    "weight_decay": 0.0,
+    "solver": "exact",
+}
 CASES = (
     Case("SketchyShampoo", SketchyShampoo, {"rank": 3}),
     Case("SketchyShampoo-paper", SketchyShampoo, _PAPER),

@@ -324,7 +324,7 @@ def test_steps_fade_when_gradients_have_gone(rule: str | None) -> None:
         optimizer.step()
         lengths.append(float((p.detach() - before).norm()))
     assert max(lengths[10:]) <= max(lengths[:10])
-    assert lengths[-1] < 0.02 * lengths[9]
+    assert lengths[-1] < 0.05 * lengths[9]  # without a graft L̃^(-1/2) and R̃^(-1/2) grow as they fade
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16], ids=str)

@@ -93,7 +93,14 @@ def steps(X: Tensor, history: Tensor) -> Tensor:
 
 
 RULES = ("sgd", "adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized", "factored", "rows")
-ALG_3: dict[str, Any] = {"lr": LR, "rank": 3, "eps": 0.0, "weight_decay": 0.0, "solver": "exact"}
+ALG_3: dict[str, Any] = {
+    "exponent": None,
+    "lr": LR,
+    "rank": 3,
+    "eps": 0.0,
+    "weight_decay": 0.0,
+    "solver": "exact",
+}
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -213,8 +213,8 @@ def test_the_papers_settings_are_valid_and_differ_from_the_defaults() -> None:
 
 
 def test_defaults_are_those_of_the_docs() -> None:
-    for cls in (SketchyShampoo, SketchySOAP, Shampoo):
-        assert cls(weights()).defaults["lr"] == 1e-3 and cls(weights()).defaults["betas"] == (0.9, 0.999)
+    for cls, betas in ((SketchyShampoo, (0.9, 0.95)), (SketchySOAP, (0.9, 0.95)), (Shampoo, (0.9, 0.999))):
+        assert cls(weights()).defaults["lr"] == 1e-3 and cls(weights()).defaults["betas"] == betas
     adagrad = SketchyAdagrad(weights()).defaults
     assert adagrad["betas"] == (0.0, 1.0) and adagrad["graft"] is None and adagrad["weight_decay"] == 0
 
