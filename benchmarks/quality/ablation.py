@@ -28,7 +28,8 @@ from benchmarks.quality.variants import CENTRE
 from benchmarks.registry.changes import ABLATION, ALL, named
 from sketchy.experiments import names, quality, tasks
 from sketchy.experiments.mistakes import user_mistakes
-from sketchy.experiments.quality import ADAMW, Tuned, Variant, around
+from sketchy.experiments.quality import ADAMW, Tuned, Variant
+from sketchy.experiments.quality_table import around
 
 RANK = 32
 Found = dict[str, dict[str, Tuned]]  # by task and change

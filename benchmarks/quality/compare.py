@@ -28,7 +28,7 @@ from benchmarks.quality.plan import Tuning
 from benchmarks.quality.rate_plot import Curves, rate_sweeps
 from benchmarks.quality.runs import LIMIT, LIMITS, Budget, Work, save, task_of_this_process
 from benchmarks.quality.variants import RANKS, everyone, variants
-from sketchy.experiments import quality, tasks
+from sketchy.experiments import quality, quality_table, tasks
 from sketchy.experiments.data import data_directory
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.pool import Stopped, spread, stop_by_signal
@@ -152,12 +152,12 @@ def table(found: Sequence[quality.Tuned], title: str) -> Table:
     """The results for the terminal."""
     shown = Table(
         title=title,
-        caption=f"{quality.FOOTNOTE} {quality.failures(found)}",
+        caption=f"{quality_table.FOOTNOTE} {quality_table.failures(found)}",
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
     )
-    columns, lines = quality.table(found)
+    columns, lines = quality_table.table(found)
     for name in columns:
         first = name == "optimizer"
         shown.add_column(name, justify="left" if first else "right", no_wrap=first)

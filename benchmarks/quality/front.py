@@ -19,7 +19,8 @@ from benchmarks.quality.front_plot import Point, draw
 from benchmarks.quality.runs import Budget, load_budget
 from benchmarks.quality.variants import ENTRIES
 from sketchy.experiments.mistakes import user_mistakes
-from sketchy.experiments.quality import FOOTNOTE, Tuned, failures, load, of_usual_length, table, tuned
+from sketchy.experiments.quality import Tuned, load, of_usual_length, tuned
+from sketchy.experiments.quality_table import FOOTNOTE, failures, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 X_NAMES = ("optimizer state, MB", "seconds on one core")

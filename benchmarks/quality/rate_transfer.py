@@ -20,7 +20,8 @@ from benchmarks.common.markdown import table
 from benchmarks.common.results import RESULTS
 from benchmarks.quality.variants import RATIO
 from sketchy.experiments import tasks
-from sketchy.experiments.quality import ADAMW, Losses, Variant, around, best_rate, load, losses
+from sketchy.experiments.quality import ADAMW, Losses, Variant, best_rate, load, losses
+from sketchy.experiments.quality_table import around
 
 OURS = ("sketchy_soap", "sketchy_shampoo")
 HEADER = (

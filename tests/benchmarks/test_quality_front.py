@@ -19,7 +19,8 @@ from benchmarks.quality.variants import ENTRIES, RATIO, build, everyone, variant
 from torch import nn
 
 from sketchy.experiments import tasks
-from sketchy.experiments.quality import ADAMW, Results, Tuned, Variant, cells, header, load, tuned
+from sketchy.experiments.quality import ADAMW, Results, Tuned, Variant, load, tuned
+from sketchy.experiments.quality_table import cells, header
 from sketchy.experiments.training import Look, Record
 
 TINY = ("digits", "--steps", "8", "--rates", "3", "--processes", "1", "--ranks", "4", "8", "32")

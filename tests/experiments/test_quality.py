@@ -27,9 +27,9 @@ from sketchy.experiments.quality import (
     best_rate,
     load,
     steps_to_target,
-    table,
     tuned,
 )
+from sketchy.experiments.quality_table import table
 from sketchy.experiments.training import Look, Record
 
 SOAP32 = Variant("sketchy_soap", 32)

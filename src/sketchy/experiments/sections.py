@@ -195,7 +195,7 @@ def _demo(path: Path, rows: list[ResultRow]) -> Blocks:
 
 
 def _quality(path: Path, rows: list[ResultRow]) -> Blocks:
-    from sketchy.experiments import quality
+    from sketchy.experiments import quality, quality_table
 
     results = quality.of_usual_length(quality.parse(rows))
     first = next(iter(results.values()))
@@ -210,9 +210,9 @@ def _quality(path: Path, rows: list[ResultRow]) -> Blocks:
             curves[label] = ([some[0].step for some in looks], losses)
             sweeps[label] = (list(each.tried), list(each.tried.values()))
             front.setdefault(names.shown(each.variant.optimizer), {})[label] = (each.bytes / 1e6, each.loss)
-    caption = f"{quality.FOOTNOTE} {quality.failures(found)}"
+    caption = f"{quality_table.FOOTNOTE} {quality_table.failures(found)}"
     return f"Training quality: {first.task}, {first.steps:,} steps", [
-        Table(*quality.table(found), caption),
+        Table(*quality_table.table(found), caption),
         points(front, title="Loss against optimizer state", x="optimizer state, MB", y="validation loss"),
         lines(curves, title="At these rates, mean of seeds", x="step", y="validation loss"),
         lines(sweeps, title="Every rate, mean of seeds", x="learning rate", y="validation loss", log_x=True),
