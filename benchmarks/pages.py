@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, rate_transfer
+from benchmarks.quality import ablation, compare, rate_transfer, rounding
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
@@ -79,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "front digits": partial(_front_table, "digits"),  # too few rows for a picture
     **{f"front {task}": partial(_larger, task) for task in LARGER},
     **{f"ablation {name}": partial(ablation.page, RESULTS, name) for name in ABLATION},
+    "rounding": lambda: rounding.markdown(load(rounding.FILE, "optimizer")),
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
     "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
     "targets": lambda: step_table.targets_markdown(_step_times()),

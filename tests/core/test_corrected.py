@@ -116,7 +116,7 @@ def test_the_parts_are_orthogonal_and_add_up(case):
 @given(twins())
 def test_squares_are_the_mean_squares_of_the_dense_parts(case):
     X = random(case.sizes, 2)
-    found = corrected.squares(project(X, case), X.square().sum()[None])[0]
+    found = corrected.squares(project(X, case), case.U[None], case.V[None], X.square().sum()[None])[0]
     assert found.dtype == F64 and (found >= 0).all()
     assert_close(found, case.pool(case.coordinates(X) ** 2), scale=X.square().max(), tolerance=EXACT)
     total = X.square().sum()
@@ -162,7 +162,7 @@ def test_float32_agrees_with_float64(ranks):
     for dtype in (F32, F64):
         x, U, V = X.to(dtype), case.U.to(dtype).expand(5, -1, -1), case.V.to(dtype).expand(5, -1, -1)
         parts = corrected.project(x, U, V)
-        moments = corrected.squares(parts, x.double().square().sum((1, 2)))
+        moments = corrected.squares(parts, U, V, x.double().square().sum((1, 2)))
         steps.append(corrected.apply_(x.clone(), U, V, parts, moments, eps=1e-7))
     assert_close(steps[0], steps[1], scale=steps[1].abs().max(), tolerance=SINGLE)
 
@@ -174,7 +174,7 @@ def test_rounding_is_not_raised_to_a_step_in_float32(rng):
     for l, r in ((40, 30), (12, 30), (12, 12)):
         bases = U[None, :, :l], Vt.T[None, :, :r]
         parts = corrected.project(G[None], *bases)
-        moments = corrected.squares(parts, G.double().square().sum()[None])
+        moments = corrected.squares(parts, *bases, G.double().square().sum()[None])
         step = corrected.apply_(G[None].clone(), *bases, parts, moments, eps=1e-7)[0]
         expected = U[:, :2] @ Vt[:2]
         assert (step - expected).norm() <= RAISED_ROUNDING * expected.norm()

@@ -17,7 +17,11 @@ from sketchy.core.extremes import as_weights, energies, row_energy
 # Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
 # low rank with sides up to 4096. At or below this threshold an entry counts as noise. Divided by its own root
 # it would become as large as a true entry: with 4 here, three quarters of a first step's energy was noise.
+# From once to twice this threshold an entry counts more and more: a jump would amplify rounding errors.
 _NOISE = 64.0
+
+# The mass of the rest is found by subtraction. Its rounding errors are below so many eps of the whole mass.
+_LOST = 16.0
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,20 @@ def project(X: Tensor, U: Tensor, V: Tensor) -> Coordinates:
     return Coordinates(left, X @ V, left @ V)
 
 
-def squares(parts: Coordinates, total: Tensor) -> Tensor:
-    """The mean square of each part's entries, (S, l + 1, r + 1), float64.
+def squares(parts: Coordinates, U: Tensor, V: Tensor, total: Tensor) -> Tensor:
+    """The mean square of each part's entries, (S, l + 1, r + 1), float64. O((m + n) l r).
 
-    ``total``: ‖X‖², (S,). The parts are orthogonal, so the masses of edges and rest follow by subtraction.
+    ``total``: ‖X‖², (S,). The parts are orthogonal, so the mass of the rest follows by subtraction. The edges
+    are formed: by subtraction their roots would have errors of √eps, and small roots would amplify them.
     """
     (l, n), (m, r) = parts.left.shape[-2:], parts.right.shape[-2:]
     core = parts.core.double().square()
-    rows, columns = row_energy(parts.left), energies(parts.right)[1]
-    left = (rows - core.sum(-1)) / max(n - r, 1)
-    right = (columns - core.sum(-2)) / max(m - l, 1)
-    outside = total - rows.sum(-1) - columns.sum(-1) + core.sum((-2, -1))
-    rest = outside / max((m - l) * (n - r), 1)
-    return _bordered(core, left, right, rest).clamp(min=0)
+    left = row_energy(torch.baddbmm(parts.left, parts.core, V.mT, alpha=-1))
+    right = energies(_right_edge(parts, U))[1]
+    rest = total - core.sum((-2, -1)) - left.sum(-1) - right.sum(-1)
+    rest = torch.maximum(rest, _LOST * torch.finfo(parts.core.dtype).eps * total)
+    sizes = (max(size, 1) for size in (n - r, m - l, (m - l) * (n - r)))
+    return _bordered(core, *(mass / size for mass, size in zip((left, right, rest), sizes, strict=True)))
 
 
 def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -84,24 +89,30 @@ def apply_(
     l, r = parts.core.shape[-2:]
     root = moments.sqrt()
     largest = root.amax((-2, -1), keepdim=True)
-    live = root > _NOISE * torch.finfo(X.dtype).eps * largest
+    noise = _NOISE * torch.finfo(X.dtype).eps * largest
+    live = root > noise
     raised = root + eps * largest
     if rounding > 0:
         m, n = U.shape[-2], V.shape[-2]
         raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
-    weight = as_weights(torch.where(live, 1 / torch.where(live, raised, 1.0), 0.0), X)
+    trust = torch.where(live, (root - noise) / noise, 0.0).clamp(max=1)
+    weight = as_weights(trust / torch.where(live, raised, 1.0), X)
     # outside a square basis there is only rounding noise, which small roots would amplify
     weight[..., -1, :] *= U.shape[-2] > l
     weight[..., :, -1] *= V.shape[-2] > r
     core, left, right, rest = _unbordered(weight)
     if U.shape[-2] == l and V.shape[-2] == r:
         return U @ (core * parts.core) @ V.mT
-    right_edge = parts.right - U @ parts.core
     # core and left edge, minus what rest * X below already contains of them
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
     return X.mul_(rest).baddbmm_(
-        torch.cat([U, (right - rest) * right_edge], -1), torch.cat([inner, V.mT], -2)
+        torch.cat([U, (right - rest) * _right_edge(parts, U)], -1), torch.cat([inner, V.mT], -2)
     )
+
+
+def _right_edge(parts: Coordinates, U: Tensor) -> Tensor:
+    """(I - U Uᵀ) X V, (S, m, r)."""
+    return torch.baddbmm(parts.right, U, parts.core, alpha=-1)
 
 
 def _bordered(core: Tensor, left: Tensor, right: Tensor, rest: Tensor) -> Tensor:
@@ -116,9 +127,14 @@ def _unbordered(M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _squared_cosines(new: Tensor, old: Tensor) -> Tensor:
     """Squared cosines between new and old directions, (S, l + 1, l + 1). The last row and column are those of
-    the outside. Each row sums to 1."""
+    the outside. Each row sums to 1. O(d l²).
+
+    What old directions leave to the outside is formed: 1 - Σ cos² would have errors of eps, and the moments
+    outside are often much smaller than those inside.
+    """
     d, l = old.shape[-2:]
-    P = (new.mT @ old).double().square()
+    cosines = new.mT @ old
+    P = cosines.double().square()
     from_outside = (1 - P.sum(-1)).clamp(min=0)
-    outside_from = (1 - P.sum(-2)).clamp(min=0) / max(d - l, 1)
+    outside_from = energies(torch.baddbmm(old, new, cosines, alpha=-1))[1] / max(d - l, 1)
     return _bordered(P, from_outside, outside_from, (1 - outside_from.sum(-1)).clamp(min=0))

@@ -45,7 +45,7 @@ class BasisMoments:
         if stack.due:
             moments = corrected.transport(moments, self._bases(old, G.blocks), (U, V))
         kept, added = weights(stack.group["betas"][1])
-        squares = corrected.squares(corrected.project(G.blocks, U, V), G.norm.square())
+        squares = corrected.squares(corrected.project(G.blocks, U, V), U, V, G.norm.square())
         stack["second_moment"] = moments = kept * moments + added * squares
         return U, V, moments
 
