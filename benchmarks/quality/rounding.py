@@ -107,9 +107,17 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     header = ["optimizer", "arithmetic", *(f"σ = i^-{power:g}" for power in POWERS)]
     lines: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        lines.setdefault((row["optimizer"], row["dtype"]), []).append(f"{max(row['samples']):.0e}")
+        lines.setdefault((row["optimizer"], row["dtype"]), []).append(_two_digits(max(row["samples"])))
     body = ([*key, *values] for key, values in lines.items())
     return f"{table(header, body, left=header[:2])}\n\n{rows[0]['processor']}, {rows[0]['commit']}"
+
+
+def _two_digits(value: float) -> str:
+    """
+    >>> _two_digits(37412.0), _two_digits(0.8412)
+    ('37,000', '0.84')
+    """
+    return f"{float(f'{value:.1e}'):,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
