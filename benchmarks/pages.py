@@ -79,6 +79,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "front digits": partial(_front_table, "digits"),  # too few rows for a picture
     **{f"front {task}": partial(_larger, task) for task in LARGER},
     **{f"ablation {name}": partial(ablation.page, RESULTS, name) for name in ABLATION},
+    "graft scales": lambda: ablation.scales_page(RESULTS),
     "rounding": lambda: rounding.markdown(load(rounding.FILE, "optimizer")),
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
     "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),

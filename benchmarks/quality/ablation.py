@@ -25,7 +25,7 @@ from benchmarks.common.results import QUICK, RESULTS
 from benchmarks.quality import compare
 from benchmarks.quality.ablation_plot import Dot, draw
 from benchmarks.quality.variants import CENTRE
-from benchmarks.registry.changes import ABLATION, ALL, named
+from benchmarks.registry.changes import ABLATION, ALL, SCALES, named
 from sketchy.experiments import names, quality, tasks
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.quality import ADAMW, Tuned, Variant
@@ -138,6 +138,21 @@ def table(found: Found, optimizer: str) -> str:
     return markdown.table([names.shown(optimizer), *found], lines, left=(names.shown(optimizer),))
 
 
+def scales_table(found: Found) -> str:
+    """SketchySOAP's mean loss at half, once and twice AdamW's rate, by task and ``graft_scale``."""
+    lines = []
+    for task, own in found.items():
+        for scale, change in SCALES.items():
+            tried = own[change].tried if change in own else {}
+            rates = sorted(tried)
+            digits = 3 if tried and min(tried.values()) < 10 else 1
+            cells = [f"{tried[rate]:.{digits}f} at {rate:g}" for rate in rates]
+            if len(cells) == 3:
+                lines.append([task, f"{scale:g}", *cells])
+    header = ["task", "graft_scale", "half of AdamW's rate", "AdamW's rate", "twice"]
+    return markdown.table(header, lines, left=header[:1])
+
+
 def dots(own: dict[str, Tuned]) -> Iterator[Dot]:
     for change in own:
         if change != ALL and (worse := minus_all(own, change)):
@@ -166,6 +181,10 @@ def page(directory: Path, optimizer: str) -> str:
         return f"No results yet. `python -m benchmarks.quality.ablation --optimizers {optimizer}` makes them."
     image = f"![Loss minus that with all changes, by task](ablation-{optimizer}.png)"
     return "\n\n".join([table(found, optimizer), *([image] if drawable(directory, optimizer) else [])])
+
+
+def scales_page(directory: Path) -> str:
+    return scales_table(load(directory, "sketchy_soap"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from benchmarks.quality import runs as quality_runs
 from benchmarks.quality.ablation_plot import Dot, figure
 from benchmarks.quality.runs import save
 from benchmarks.quality.variants import ENTRIES, WITH_OPTIONS, build, everyone
-from benchmarks.registry.changes import ABLATION, ALL, KINDS, Switch, changes, named
+from benchmarks.registry.changes import ABLATION, ALL, KINDS, SCALES, SWITCHES, Switch, changes, named
 from benchmarks.registry.optimizers import ours
 from torch import nn
 
@@ -132,12 +132,27 @@ def test_the_picture_has_the_first_change_on_top_and_a_panel_for_each_task() -> 
 
 @pytest.mark.parametrize("optimizer", ABLATION)
 def test_all_on_and_all_off_differ_in_every_option_and_others_lie_between(optimizer: str) -> None:
-    table = ABLATION[optimizer]
+    table = changes(SWITCHES[optimizer])
+    assert table.items() <= ABLATION[optimizer].items()
     on, off = table[ALL], table["all off"]
     assert on.keys() == off.keys() and all(on[option] != off[option] for option in on)
     for settings in table.values():
         assert settings.keys() == on.keys()
         assert all(value in (on[option], off[option]) for option, value in settings.items())
+
+
+def test_the_scales_differ_in_the_length_of_steps_only_and_the_last_is_the_default() -> None:
+    *others, default = SCALES.items()
+    assert default == (sketchy.SketchySOAP._options()["graft_scale"], ALL)
+    assert all(SOAP[change] == {**SOAP[ALL], "graft_scale": scale} for scale, change in others)
+
+
+def test_scales_are_compared_at_the_same_three_rates(ran: list[Any], tmp_path: Path) -> None:
+    run("--optimizers", "sketchy_soap")
+    shown = ablation.scales_page(tmp_path).splitlines()
+    assert shown[0] == "| task | graft_scale | half of AdamW's rate | AdamW's rate | twice |"
+    assert [line.split(" | ")[1] for line in shown[2:]] == ["1", "1.5", "2.25"]
+    assert all("at 0.016 |" in line and "at 0.032 |" in line for line in shown[2:])
 
 
 def test_settings_that_repeat_are_left_out() -> None:
