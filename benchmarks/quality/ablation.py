@@ -138,19 +138,17 @@ def table(found: Found, optimizer: str) -> str:
     return markdown.table([names.shown(optimizer), *found], lines, left=(names.shown(optimizer),))
 
 
-def scales_table(found: Found) -> str:
-    """SketchySOAP's mean loss at half, once and twice AdamW's rate, by task and ``graft_scale``."""
+def scales_table(found: Found, directory: Path) -> str:
+    """SketchySOAP's mean losses around AdamW's best rate, by task and ``graft_scale``."""
     lines = []
     for task, own in found.items():
         for scale, change in SCALES.items():
-            tried = own[change].tried if change in own else {}
-            rates = sorted(tried)
-            digits = 3 if tried and min(tried.values()) < 10 else 1
-            cells = [f"{tried[rate]:.{digits}f} at {rate:g}" for rate in rates]
-            if len(cells) == 3:
-                lines.append([task, f"{scale:g}", *cells])
-    header = ["task", "graft_scale", "half of AdamW's rate", "AdamW's rate", "twice"]
-    return markdown.table(header, lines, left=header[:1])
+            if change in own and len(tried := own[change].tried) > 1:
+                digits = 3 if min(tried.values()) < 10 else 1
+                losses = ", ".join(f"{loss:.{digits}f} at {rate:g}" for rate, loss in sorted(tried.items()))
+                lines.append([task, f"{adamws_rate(task, directory):g}", f"{scale:g}", losses])
+    header = ["task", "AdamW's rate", "graft_scale", "loss by learning rate"]
+    return markdown.table(header, lines, left=(header[0], header[-1]))
 
 
 def dots(own: dict[str, Tuned]) -> Iterator[Dot]:
@@ -184,7 +182,7 @@ def page(directory: Path, optimizer: str) -> str:
 
 
 def scales_page(directory: Path) -> str:
-    return scales_table(load(directory, "sketchy_soap"))
+    return scales_table(load(directory, "sketchy_soap"), directory)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
