@@ -29,6 +29,9 @@ WITH_OPTIONS: dict[str, Entry] = {
         ours(sketchy.SketchySOAP, **SMALL), "momentum in 4 bits, Adam's path in 8", ranked=True
     ),
     "sketchy_soap_polar": Entry(ours(sketchy.SketchySOAP, polar=3), "with a polar step", ranked=True),
+    "sketchy_soap_small_polar": Entry(
+        ours(sketchy.SketchySOAP, polar=3, **SMALL), "momentum in 4 bits, with a polar step", ranked=True
+    ),
     **{
         named(name, change): Entry(ours(KINDS[name], **options), change, ranked=True)
         for name, own in ABLATION.items()

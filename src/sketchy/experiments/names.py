@@ -26,6 +26,7 @@ NAMES = {
     "sketchy_soap_int8": "SketchySOAP, 8 bits",
     "sketchy_soap_polar": "SketchySOAP, polar",
     "sketchy_soap_small": "SketchySOAP, 4 bits",
+    "sketchy_soap_small_polar": "SketchySOAP, 4 bits, polar",
     "soap": "SOAP, dense (ours)",
     "soap_reference": "SOAP (its authors')",
     "torchao_adamw_8bit": "AdamW, 8 bits (torchao)",
