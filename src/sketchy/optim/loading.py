@@ -149,7 +149,7 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
     if tuple(value.shape) != slot.stored:
         return f"of shape {tuple(value.shape)}, not a tensor of shape {slot.stored}"
     codes = slot.meaning is Meaning.CODES
-    fits = value.dtype == slot.codec.dtype if codes else value.is_floating_point()
+    fits = value.dtype == slot.codec.dtype or (value.is_floating_point() and not codes)
     if not fits or value.layout != torch.strided:
         return f"in {value.dtype}, {value.layout}, not in {slot.codec.dtype}, strided"
     if value.is_meta:
@@ -160,6 +160,8 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
         return "with NaN or Inf"
     if not slot.meaning.signed and value.min() < 0:
         return "with entries below zero"
+    if slot.meaning is Meaning.COUNTER and value != value.floor():  # older versions saved them in float32
+        return "that is not a whole number"
     if slot.meaning is Meaning.SPECTRUM and slot.shape and (value.diff(dim=-1) > 0).any():
         return "whose eigenvalues are not in descending order"
     if slot.meaning is Meaning.BASIS:
