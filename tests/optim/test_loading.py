@@ -60,6 +60,10 @@ DAMAGES: dict[str, tuple[Callable[[State], Any], str]] = {
     "a negative counter": (_put("step", torch.tensor(-1.0)), "step with entries below zero"),
     "a fraction of a step": (_put("step", torch.tensor(1.5)), "step that is not a whole number"),
     "endless steps": (_put("step", torch.tensor(torch.inf)), "step with NaN or Inf"),
+    "more steps than float64 can count": (
+        _put("skipped", torch.tensor(2**53 + 1)),
+        r"skipped with entries above 9e\+15",
+    ),
     "a sparse tensor": (_put("step", torch.tensor(1.0).to_sparse()), "step in .*sparse"),
     "a state of nobody": (lambda s: s["state"].update({99: s["state"][0]}), "a state for 99"),
     "no dict of states": (lambda s: s.update(state=None), "'state' of the state dict is a NoneType"),
