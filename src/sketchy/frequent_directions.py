@@ -19,7 +19,8 @@ CERTIFICATES = ("probe", "none")
 
 _PROBES = 16  # more take time, fewer give a looser bound; the failure probability is the same
 _LARGEST = 1e150  # squares must not overflow float64
-_LARGEST_MASS = 1e304  # and sums of masses must not
+# and sums of masses must not; in float32, roots of masses divided by the largest unit must not either
+_LARGEST_MASS = {torch.float32: 1e100, torch.float64: 1e304}
 _LEAST_CHUNK = 64  # columns in one update, even for a small rank
 
 
@@ -347,9 +348,9 @@ def _check_state(sketch: core.Sketch, waiting: Tensor, count: int) -> None:
         raise ValueError("state['eigenvalues'] is damaged: must be descending and end with 0")
     for name in ("eigenvalues", "escaped_mass", "error_bound"):
         low, high = (float(x) for x in getattr(sketch, name).aminmax())
-        if not 0 <= low <= high <= _LARGEST_MASS:
+        if not 0 <= low <= high <= (most := _LARGEST_MASS[U.dtype]):
             bad = low if low < 0 else high
-            raise ValueError(f"state[{name!r}] is damaged: has {bad}, must be from 0 to {_LARGEST_MASS}")
+            raise ValueError(f"state[{name!r}] is damaged: has {bad}, must be from 0 to {most}")
     if len(waiting) > count:
         raise ValueError(f"state['waiting'] is damaged: has {len(waiting)} vectors of {count}, the count")
     if waiting.numel() and waiting.abs().max() > _LARGEST:

@@ -173,7 +173,7 @@ def test_soap_has_no_factor_for_a_side_beyond_its_authors_limit() -> None:
 
 
 def test_weights_without_entries_cost_ours_two_counters() -> None:
-    assert planned(SketchyShampoo)(Weight((0, 5))) == Held(other=8)
+    assert planned(SketchyShampoo)(Weight((0, 5))) == Held(other=2 * 8)
 
 
 def test_groups_sum_to_the_whole_and_follow_the_paths_of_the_optimizer() -> None:

@@ -19,6 +19,18 @@ _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of the
 # show which optimizer saved them.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
 _CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer has counts, if it is not None
+# The largest numbers that a state may have, by `Plan.range`. A step leaves smaller ones behind. With larger
+# ones it could overflow.
+_LARGEST = {
+    dtype: {
+        Meaning.COUNTER: 2**53,  # float64, in which bias corrections take it, has no odd numbers above it
+        Meaning.MOMENTUM: gradients,
+        Meaning.SCALE: gradients,
+        Meaning.SPECTRUM: masses,
+        Meaning.MOMENT: 1e300,  # some are of directions, whose unit depends on ``exponent``
+    }
+    for dtype, gradients, masses in ((torch.float32, 1e34, 1e100), (torch.float64, 1e146, 1e300))
+}
 _ASKEW = 0.05  # how far a basis may be from orthonormal; rounding to bfloat16 gives a tenth of this
 
 
@@ -133,7 +145,7 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         problem = f"has {', '.join(sorted(map(str, extra)))}, which {kind} does not keep with these options"
     else:
         for key, slot in plan.slots.items():
-            if wrong := _problem_of_tensor(saved[key], slot):
+            if wrong := _problem_of_tensor(saved[key], slot, _LARGEST[plan.range].get(slot.meaning)):
                 problem = f"has {key} {wrong}"
     if problem:
         raise ValueError(
@@ -142,14 +154,14 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         )
 
 
-def _problem_of_tensor(value: Any, slot: Slot) -> str:
-    """What is wrong with a tensor of a saved state."""
+def _problem_of_tensor(value: Any, slot: Slot, largest: float | None) -> str:
+    """What is wrong with a tensor of a saved state, whose entries may be up to ``largest``."""
     if not isinstance(value, Tensor):
         return f"of type {type(value).__name__}, not a tensor of shape {slot.stored}"
     if tuple(value.shape) != slot.stored:
         return f"of shape {tuple(value.shape)}, not a tensor of shape {slot.stored}"
     codes = slot.meaning is Meaning.CODES
-    fits = value.dtype == slot.codec.dtype if codes else value.is_floating_point()
+    fits = value.dtype == slot.codec.dtype or (value.is_floating_point() and not codes)
     if not fits or value.layout != torch.strided:
         return f"in {value.dtype}, {value.layout}, not in {slot.codec.dtype}, strided"
     if value.is_meta:
@@ -160,6 +172,10 @@ def _problem_of_tensor(value: Any, slot: Slot) -> str:
         return "with NaN or Inf"
     if not slot.meaning.signed and value.min() < 0:
         return "with entries below zero"
+    if largest and value.abs().max() > largest:
+        return f"with entries above {largest:.0e}"
+    if slot.meaning is Meaning.COUNTER and value != value.floor():  # older versions saved them in float32
+        return "that is not a whole number"
     if slot.meaning is Meaning.SPECTRUM and slot.shape and (value.diff(dim=-1) > 0).any():
         return "whose eigenvalues are not in descending order"
     if slot.meaning is Meaning.BASIS:

@@ -69,11 +69,10 @@ class Plan:
         return {name: slot.codec for name, slot in self.slots.items() if not slot.codec.plain}
 
     @cached_property
-    def stores_float32(self) -> bool:
-        """Whether gradients, or roots of their squares, are stored in float32's range (or bfloat16's)."""
-        kept = (slot for slot in self.slots.values() if slot.meaning in _GRADIENTS)
-        dtypes = {slot.codec.dtype for slot in kept}
-        return not dtypes <= {torch.float64}
+    def range(self) -> torch.dtype:
+        """float64 if gradients, and roots of their squares, are computed and stored in it; else float32."""
+        kept = (slot.codec.dtype for slot in self.slots.values() if slot.meaning in _GRADIENTS)
+        return torch.float64 if {self.work, *kept} == {torch.float64} else torch.float32
 
     @cached_property
     def axes(self) -> tuple[Axis | None, ...]:

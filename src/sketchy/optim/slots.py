@@ -75,7 +75,7 @@ class Orthonormal(Codec):
         return U
 
 
-FLOAT32, FLOAT64 = Codec(torch.float32, torch.float32), Codec(torch.float64, torch.float64)
+INT64, FLOAT64 = Codec(torch.int64, torch.int64), Codec(torch.float64, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Slot:
 
 Slots = Mapping[str, Slot]
 
-COUNTER = Slot(Meaning.COUNTER, (), (), FLOAT32)
+COUNTER = Slot(Meaning.COUNTER, (), (), INT64)  # float32 would stop at 2^24
 
 
 def fits(state: State, slots: Slots) -> bool:

@@ -123,7 +123,7 @@ class Stack:
         rows, columns = energies(matrix) if plan.graft.by_columns else (row_energy(matrix), None)
         norm = rows.sum(-1).sqrt()
         size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
-        limit = _TOO_LARGE[torch.float32 if plan.stores_float32 else plan.work]
+        limit = _TOO_LARGE[plan.range]
         if within((yield Request(read, (size,))), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
         self.good = size < limit

@@ -177,7 +177,7 @@ class Sketches:
         good = stack.good
         known = good is not None and good.device.type == "cpu"
         torch._foreach_add_(
-            stack.own("turn"), list(good.float().unbind()) if good is not None and known else 1.0
+            stack.own("turn"), list(good.long().unbind()) if good is not None and known else 1
         )
 
 
