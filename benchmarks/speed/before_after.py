@@ -1,6 +1,7 @@
 """Compare the step time of this tree with that of another checkout, interleaved in one run.
 
     python -m benchmarks.speed.before_after OTHER_TREE [--rounds 12] [--pairs 3] [--problems block ...]
+    python -m benchmarks.speed.before_after . --after '{"momentum_dtype": "int8"}'
 
 The other tree is "before", this one is "after": a ratio below 1 means that this tree is faster. Each tree has
 a process of its own, pinned to the same core with one thread. The two take turns, and the order alternates.
@@ -46,6 +47,8 @@ class Options:
     """Rounds of each pair of processes; a round times three steps in each tree."""
     pairs: int = 3
     """Pairs of processes, one after the other."""
+    after: str = "{}"
+    """Options of the optimizers in this tree, as JSON; the other tree has its defaults."""
 
 
 class Stepper:
@@ -104,7 +107,10 @@ def compare(
     found = Comparison()
     for _ in range(options.pairs):
         with ExitStack() as stack:
-            old, new = (stack.enter_context(stepper(tree, *case)) for tree in (before, after))
+            old, new = (
+                stack.enter_context(stepper(tree, *case, given))
+                for tree, given in ((before, "{}"), (after, options.after))
+            )
             found.operations = f"{old.operations} ({old.parts}) → {new.operations} ({new.parts})"
             turns = [(old, found.before), (new, found.after)]
             for _ in range(options.rounds):
@@ -121,6 +127,12 @@ def check(options: Options) -> None:
     known(OPTIMIZERS, optimizers=options.optimizers)
     at_least(1, pairs=options.pairs)
     at_least(2, rounds=options.rounds)  # for quartiles
+    try:
+        given = json.loads(options.after)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError(f'after={options.after}: must be a JSON object, like {{"momentum_dtype": "int8"}}')
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,8 +1,8 @@
 """The process that times the optimizer steps of one source tree for ``benchmarks.speed.before_after``.
 
-Its arguments are the problem, the optimizer and the rank. It writes one JSON line when it is ready. Then it
-times a round for each line that it reads, and writes the result. Trees of different versions run it, so it
-uses the public API only.
+Its arguments are the problem, the optimizer, the rank, and other options as JSON. It writes one JSON line when
+it is ready. Then it times a round for each line that it reads, and writes the result. Trees of different
+versions run it, so it uses the public API only.
 """
 
 import json
@@ -19,13 +19,13 @@ REPEATS = 3  # timed steps of a round, after one that is not timed
 
 
 def main() -> None:
-    problem, optimizer_name, rank = sys.argv[1:]
+    problem, optimizer_name, rank, options = sys.argv[1:]
     pin()
     keep_freed_memory()
     only_legal_instructions()
     named = PROBLEMS[problem].parameters()
     gradients = Gradients(p for _, p in named)
-    optimizer = getattr(sketchy, optimizer_name)(named, lr=1e-5, rank=int(rank))
+    optimizer = getattr(sketchy, optimizer_name)(named, lr=1e-5, rank=int(rank), **json.loads(options))
 
     def step_seconds() -> float:
         gradients.advance()

@@ -23,3 +23,10 @@ def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         before_after.main([str(tmp_path)])
     assert stop.value.code == 2
     assert "has no src/sketchy" in capsys.readouterr().err
+
+
+def test_options_that_are_no_json_object_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        before_after.main([str(ROOT), "--after", "int8"])
+    assert stop.value.code == 2
+    assert "after=int8: must be a JSON object" in capsys.readouterr().err
