@@ -1,7 +1,7 @@
 """The process that times the optimizer steps of one source tree for ``benchmarks.speed.before_after``.
 
-Its arguments are the problem, the optimizer, the rank, and other options as JSON. It writes one JSON line when
-it is ready. Then it times a round for each line that it reads, and writes the result. Trees of different
+Its arguments are the problem, the optimizer, the rank, and other options as JSON. It writes one JSON line
+when it is ready. Then it times a round for each line that it reads, and writes the result. Trees of different
 versions run it, so it uses the public API only.
 """
 

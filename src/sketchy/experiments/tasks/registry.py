@@ -177,7 +177,7 @@ TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
     "digits": _digits,
     "charlm_long": partial(_characters, "charlm_long", "tinyshakespeare", steps=4000, look_every=200),
     "gpt256": partial(  # 3.2 million weights
-        _characters, "gpt256", "warandpeace", width=256, layers=4, batch=8, steps=1500, look_every=100
+        _characters, "gpt256", "warandpeace", width=256, layers=4, batch=8, steps=1500, look_every=300
     ),
     "gpt10m": partial(  # 10.7 million weights
         _characters,
@@ -188,6 +188,6 @@ TASKS: dict[str, Callable[[Callable[[str], Read]], Task]] = {
         heads=6,
         batch=8,
         steps=1500,
-        look_every=150,
+        look_every=300,
     ),
 }
