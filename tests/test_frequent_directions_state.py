@@ -133,10 +133,13 @@ def test_a_basis_that_is_orthonormal_up_to_1e_3_loads(stretch, fits):
 
 @pytest.mark.parametrize(("dtype", "mass", "entry"), [(F32, 1e100, 3e38), (F64, 1e304, 1e150)], ids=str)
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_largest_state_that_loads_can_be_updated(solver, dtype, mass, entry):
+def test_the_largest_state_that_loads_can_be_updated_and_a_larger_one_is_refused(solver, dtype, mass, entry):
     fd = FrequentDirections(6, 3, dtype=dtype, solver=solver)
     values = {"eigenvalues": [mass, mass, 0.0], "escaped_mass": mass, "error_bound": mass}
     state = {**fd.state_dict(), **{key: torch.tensor(value, dtype=F64) for key, value in values.items()}}
+    for name in values:
+        with pytest.raises(ValueError, match=f"'{name}'] is damaged: has .*, must be from 0 to"):
+            fd.load_state_dict({**state, name: 1.01 * state[name]})
     fd.load_state_dict({**state, "waiting": torch.full((2, 6), entry, dtype=dtype), "count": 2})
     fd.update(torch.full((6, 2), -entry, dtype=dtype))
     assert all(torch.isfinite(torch.as_tensor(value)).all() for value in fd.state_dict().values())
