@@ -4,8 +4,7 @@ First each test runs once on the unchanged code, to learn how long it takes and 
 is then tested only by tests that run its line, up to a total time. Quick tests come first, and those that
 killed other mutants of the file; later variants of one test function come late.
 
-In its fork, a changed function gets its new code in place. If the change is in code that runs at import (a
-constant, a default), the fork forgets the package and the tests and starts pytest again.
+Nothing is imported again: in its fork, a mutant's functions and constants replace those of the package.
 """
 
 import gc
@@ -22,10 +21,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -38,6 +38,12 @@ CALLS = 20  # so many calls of a function are watched in a test: more rarely sho
 WORDS = ["-qq", "-s", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
 
 BROKEN = 99  # the exit code of a fork that ended with an exception: the mistake is here, not in a mutant
+
+# where things that are made of a function keep it
+_WRAPPERS: dict[type, str] = {
+    **{classmethod: "__func__", staticmethod: "__func__", property: "fget", cached_property: "func"},
+    type(lru_cache(len)): "__wrapped__",
+}
 
 Kill = tuple[str, str]  # a file, and a test that killed a mutant of it
 Job = tuple[Any, float, Callable[[Path], int]]  # a key, its most seconds, and what the fork does
@@ -106,66 +112,78 @@ def _fork(function: Callable[[Path], int], out: Path) -> int:
 
 
 class _Package(MetaPathFinder):
-    """Imports sketchy from a tree, whatever is installed, and one of its files with a change."""
+    """Imports sketchy from a tree, whatever is installed."""
 
-    def __init__(self, tree: Path, mutant: Mutant | None) -> None:
-        self.tree, self.mutant = tree, mutant
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name.split(".")[0] != "sketchy":
             return None
         base = self.tree / "src" / Path(*name.split("."))
         file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
-        if not file.exists():
-            return None
-        changed = self.mutant is not None and file == self.tree / self.mutant.file
-        loader = _Changed(name, str(file), self.mutant.source(self.tree)) if changed else None
-        return importlib.util.spec_from_file_location(name, file, loader=loader)
+        return importlib.util.spec_from_file_location(name, file) if file.exists() else None
 
 
-class _Changed(SourceFileLoader):
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        super().__init__(name, path)
-        self.source = source
+def _apply(mutant: Mutant, tree: Path) -> bool:
+    """Change the imported package: functions, their defaults, and constants wherever they were imported.
 
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self.source, self.path, "exec")  # never from or to a cache
+    Return whether the changed file can be imported.
+    """
+    path = str(tree / mutant.file)
+    ours = [m for m in sys.modules.values() if str(getattr(m, "__file__", None)).startswith(str(tree))]
+    (old,) = (module for module in ours if module.__file__ == path)
+    new = ModuleType(old.__name__)
+    try:
+        exec(compile(mutant.source(tree), path, "exec"), vars(new))
+    except Exception:
+        return False
+    for name, value in vars(new).items():
+        before = vars(old).get(name)
+        if isinstance(value, type) and value.__module__ == new.__name__:
+            for key, part in vars(value).items():
+                _replace(before, key, vars(before).get(key), part)
+        else:
+            for module in ours:
+                if vars(module).get(name) is before:
+                    _replace(module, name, before, value)
+    return True
 
 
-def session(tree: Path, tests: Sequence[str], plugin: object, mutant: Mutant | None = None) -> int:
+def _replace(owner: Any, name: str, old: Any, new: Any) -> None:
+    old_function, new_function = _function(old), _function(new)
+    if old_function is not None and new_function is not None:
+        if old_function.__code__.co_filename == new_function.__code__.co_filename:
+            for part in ("__code__", "__defaults__", "__kwdefaults__"):
+                setattr(old_function, part, getattr(new_function, part))
+    elif not name.startswith("__") and _plain(new) and new != old:
+        setattr(owner, name, new)
+
+
+def _function(value: Any) -> FunctionType | None:
+    """The function in a method, property, or cache."""
+    value = getattr(value, _WRAPPERS.get(type(value), ""), value)
+    return value if type(value) is FunctionType else None
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_plain, value.values()))
+    if isinstance(value, tuple | frozenset):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+# ---- tests in a session
+
+
+def session(tree: Path, tests: Sequence[str], plugin: object) -> int:
     """A session of pytest on a tree, in this process."""
     os.chdir(tree)
     sys.path[:0] = [str(tree / "src"), str(tree / "tests"), str(tree)]
     os.environ |= {"SKETCHY_EXAMPLES": "25", "PYTHONPATH": str(tree / "src")}
-    sys.meta_path.insert(0, _Package(tree, mutant))
+    sys.meta_path.insert(0, _Package(tree))
     return int(pytest.main([*WORDS, *tests], plugins=[plugin]))
-
-
-def _forget(tree: Path) -> None:
-    """Forget all modules of a tree, so that they are imported again."""
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None)).startswith(str(tree) + os.sep):
-            del sys.modules[name]
-
-
-def _replace(mutant: Mutant, tree: Path) -> None:
-    """Give the functions of the mutant's file its code."""
-    path = str(tree / mutant.file)
-    new = {(code.co_qualname, code.co_firstlineno): code for code in _codes(mutant, path, tree)}
-    for function in gc.get_objects():
-        if type(function) is FunctionType and function.__code__.co_filename == path:
-            key = function.__code__.co_qualname, function.__code__.co_firstlineno
-            function.__code__ = new[key]
-
-
-def _codes(mutant: Mutant, path: str, tree: Path) -> Iterator[CodeType]:
-    codes = [compile(mutant.source(tree), path, "exec")]
-    while codes:
-        yield (code := codes.pop())
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-
-
-# ---- tests in a session
 
 
 @dataclass(frozen=True)
@@ -184,10 +202,13 @@ class Runs:
         self.good = True  # whether the test that runs, or ran last, has passed up to now
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+
         import sketchy
 
         assert str(sketchy.__file__).startswith(str(self.tree)), f"{sketchy.__file__} is tested"
         self.items = {item.nodeid: item for item in session.items}
+        gc.collect()
+        gc.freeze()  # forks then share this memory
         self.work(self)
         return True
 
@@ -267,7 +288,7 @@ class Runs:
     def killers(
         self, mutants: Iterable[Mutant], tests: Sequence[Test], kills: Counter[Kill], most: float
     ) -> Iterator[tuple[Mutant, str | None]]:
-        """Each mutant and what killed it: a test, too much time, or an exit code; None if it survived."""
+        """Each mutant and what killed it: a test, import, time or an exit code; None if it survived."""
 
         def jobs() -> Iterator[Job]:
             for mutant in mutants:
@@ -281,25 +302,12 @@ class Runs:
 
     def _test(self, names: Sequence[str], mutant: Mutant | None, out: Path) -> int:
         """Run tests until one fails, and write its name."""
-        if mutant is not None and not mutant.last and names:
-            _forget(self.tree)
-            return session(self.tree, ["-x", *names], _First(out), mutant)
-        if mutant is not None:
-            _replace(mutant, self.tree)
+        if mutant is not None and not _apply(mutant, self.tree):
+            out.write_text("import")
+            return 1
         failed = next((name for name in names if not self.passes(name)), "")
         out.write_text(failed)
         return int(bool(failed))
-
-
-class _First:
-    """A plugin that writes the name of the first test that fails."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.out.write_text(report.nodeid)
 
 
 def _chosen(mutant: Mutant, tests: Sequence[Test], kills: Counter[Kill], most: float) -> list[Test]:
