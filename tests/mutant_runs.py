@@ -10,6 +10,7 @@ Nothing is imported again: in its fork, a mutant's functions and constants repla
 import gc
 import hashlib
 import importlib.util
+import inspect
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -40,10 +41,7 @@ WORDS = ["-qq", "-s", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-seed=0"
 BROKEN = 99  # the exit code of a fork that ended with an exception: the mistake is here, not in a mutant
 
 # where things that are made of a function keep it
-_WRAPPERS: dict[type, str] = {
-    **{classmethod: "__func__", staticmethod: "__func__", property: "fget", cached_property: "func"},
-    type(lru_cache(len)): "__wrapped__",
-}
+_WRAPPERS = {classmethod: "__func__", staticmethod: "__func__", property: "fget", cached_property: "func"}
 
 Kill = tuple[str, str]  # a file, and a test that killed a mutant of it
 Job = tuple[Any, float, Callable[[Path], int]]  # a key, its most seconds, and what the fork does
@@ -162,7 +160,7 @@ def _replace(owner: Any, name: str, old: Any, new: Any) -> None:
 
 def _function(value: Any) -> FunctionType | None:
     """The function in a method, property, or cache."""
-    value = getattr(value, _WRAPPERS.get(type(value), ""), value)
+    value = inspect.unwrap(getattr(value, _WRAPPERS.get(type(value), ""), value))
     return value if type(value) is FunctionType else None
 
 

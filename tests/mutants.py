@@ -37,7 +37,8 @@ TESTS = [
     *("tests/oco/test_every_learner.py", "tests/oco/test_regret_bounds.py"),
     *(f"tests/optim/test_{name}.py" for name in (
         "bad_gradients", "descend", "equalities", "every_optimizer", "few_bits", "grafts", "lengths",
-        "no_device_reads", "precision", "stored_certificates", "unseen_directions", "update_every",
+        "new_parts", "no_device_reads", "precision", "silence", "stored_certificates", "unseen_directions",
+        "update_every",
     )),
     *(f"src/sketchy/{name}.py" for name in ("core/bounds", "core/regret", "frequent_directions")),
 ]  # fmt: skip
