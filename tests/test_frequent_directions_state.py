@@ -213,6 +213,7 @@ def test_a_stream_may_reuse_its_memory():
         ({"decay": "0.9"}, TypeError, "decay='0.9': must be a number"),
         ({"solver": "svd"}, ValueError, "solver='svd': must be one of .*exact.*subspace"),
         ({"certificate": "maybe"}, ValueError, "certificate='maybe': must be one of .*probe.*none"),
+        ({"failure_probability": 1}, ValueError, r"failure_probability=1.0: must be in \(0, 1\)"),
         ({"failure_probability": 0}, ValueError, r"failure_probability=0.0: must be in \(0, 1\)"),
         ({"buffer": 0}, ValueError, "buffer=0: must be at least 1"),
         ({"dtype": torch.bfloat16}, ValueError, "dtype=torch.bfloat16: must be torch.float32 or"),

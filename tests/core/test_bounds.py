@@ -39,3 +39,10 @@ def test_bounds_take_batches():
     lam = torch.rand(2, 3, 9, dtype=F64)
     assert bounds.escaped_mass_bound(lam, 4).shape == (2, 3)
     assert bounds.escaped_mass_bound(lam, 4)[1, 2] == bounds.escaped_mass_bound(lam[1, 2], 4)
+
+
+def test_observation_6_takes_batches_and_ranks_above_the_dimension():
+    vectors = torch.stack([torch.cat(stream("power", 6, 1, 4, seed=seed), dim=1) for seed in (1, 2)])
+    found = bounds.weighted_escaped_mass_bound(vectors, 9, 0.9)
+    expected = torch.stack([bounds.weighted_escaped_mass_bound(each, 6, 0.9) for each in vectors])
+    assert_close(found, expected, scale=1, tolerance=1e-12)

@@ -151,6 +151,19 @@ def test_apply_divides_every_entry_by_the_root_that_it_shares(case, eps):
     assert_close(found[0], expected, scale=expected.abs().max(), tolerance=EXACT)
 
 
+@given(twins(), st.sampled_from((0.01, 0.5)))
+def test_against_rounding_roots_are_raised_by_a_share_of_their_root_mean_square(case, rounding):
+    """That of all m n entries, of which many share a moment."""
+    X = random(case.sizes, 6)
+    moments = random([l + 1 for l in case.ranks], 7).square() + 1e-3
+    moments = torch.where(case.multiplicity() > 0, moments, 0.0)
+    raised = moments.sqrt() + 1e-3 * moments.sqrt().max() + rounding * case.spread(moments).mean().sqrt()
+    expected = case.back(case.coordinates(X) / case.spread(raised))
+    bases = case.U[None], case.V[None]
+    found = corrected.apply_(X[None].clone(), *bases, project(X, case), moments[None], 1e-3, rounding)
+    assert_close(found[0], expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
 RANKS = [(0, 0), (0, 4), (6, 0), (3, 2), (8, 3), (3, 6), (8, 6)]
 
 

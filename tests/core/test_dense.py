@@ -78,3 +78,11 @@ def test_a_batch_equals_its_members(rng):
         alone = run(list(A[:, i]), 0.9)
         assert_close(batch.eigenvalues[i], alone.eigenvalues, scale=norm(dense(alone)), tolerance=1e-14)
         assert_close(batch.basis[i].abs(), alone.basis.abs(), scale=1, tolerance=1e-10)
+
+
+@pytest.mark.parametrize(("d", "k"), [(4, 5), (9, 40)])
+def test_the_allowance_for_rounding_has_a_part_that_grows_with_the_length_of_sums(d, k):
+    A = torch.zeros(d, k, dtype=F64)
+    A[0, 0] = 1.0
+    allowed = whole.update(sketch.empty(d, d, dtype=F64), A).error_bound / torch.finfo(F64).eps
+    assert allowed.item() == pytest.approx(16 + 2 * (d + k) ** 0.5)

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from cases import F32, F64, stream
 from checks import assert_close
-from sketchy.core import sketch
+from sketchy.core import sketch, tasks
 from sketchy.core.preconditioner import inverse_root, inverse_root_task
 from sketchy.core.sketch import SOLVERS, Sketch, update_task
-from sketchy.core.tasks import Request, Task, gather, read, run
+from sketchy.core.tasks import Request, Task, certain, gather, read, run
 
 RANK, STEPS = 6, 8
 SIZES = ((20, 9), (12, 30), (40, 7))  # d and k
@@ -166,3 +166,10 @@ def test_values_of_a_device_are_not_read():
         return (yield Request(read, (torch.zeros(3, device="meta"),)))
 
     assert run(ask_device()) is None
+
+
+def test_a_condition_is_certain_if_it_is_known_and_holds_in_every_row(monkeypatch):
+    yes, mixed = torch.tensor([True, True]), torch.tensor([True, False])
+    assert certain(yes) and not certain(mixed)
+    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+    assert not certain(yes)

@@ -34,6 +34,30 @@ def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
     )
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_a_gram_factor_is_trusted_by_the_angles_of_columns_and_not_by_their_lengths(scale, dtype):
+    def factor(sine: float, shorter: float, plus: float = 0.0):
+        """Of two columns with this angle between them, the second of which is shorter."""
+        K = torch.tensor([[1.0, (1 - sine**2) ** 0.5], [0.0, sine], [0.0, 0.0]], dtype=F64)
+        K = (scale * K * torch.tensor([1.0, shorter])).to(dtype)[None]
+        added = torch.full((1, 2), plus * scale**2, dtype=dtype)
+        return K, run(linalg.gram_factor(K, plus=added))
+
+    for sine, shorter in ((0.5, 1.0), (0.5, 1e-3), (1.0, 1e-6)):
+        K, found = factor(sine, shorter)
+        assert found is not None
+        assert_close(found[0] @ found[0].mT, K.mT @ K, scale=scale**2, tolerance=1e-6)
+        assert found[1] == (shorter**2 < 10 * torch.finfo(dtype).eps)  # graded
+    for sine, shorter in ((0.1, 1.0), (0.0, 1.0), (1.0, 1e-10)):
+        assert factor(sine, shorter)[1] is None
+    K, found = factor(0.1, 1.0, plus=1.0)
+    assert found is not None and not found[1]
+    assert_close(
+        (found[0] @ found[0].mT - K.mT @ K)[0], scale**2 * torch.eye(2), scale=scale**2, tolerance=1e-6
+    )
+
+
 @pytest.mark.parametrize("shape", [(20, 5), (20, 20), (12, 30)])
 def test_left_singular_is_the_leading_part_of_the_svd(shape, rng):
     M = torch.randn(2, *shape, generator=rng, dtype=F64)

@@ -166,3 +166,10 @@ def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
     assert torch.equal(X[0], D[0]) and (moment[0] == 0).all() and scale[0] == 1
     assert not torch.equal(X[1], D[1])
     assert (X[2] == 0).all() and scale[2] == 1 and moment.isfinite().all()
+
+
+def test_a_direction_of_zeros_gets_the_factor_zero_and_others_the_wanted_length():
+    direction = torch.stack([torch.zeros(2, 3), torch.full((2, 3), 2.0)]).double()
+    factor = moments.ratio(torch.tensor([5.0, 5.0], dtype=F64), direction)
+    assert factor[0] == 0
+    assert (factor[1] * direction[1]).norm().item() == pytest.approx(5.0)

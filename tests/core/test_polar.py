@@ -52,3 +52,10 @@ def test_the_length_stays_the_same_and_zero_stays_zero(power, dtype, shape, zero
     expected = torch.linalg.matrix_norm(both.double())
     assert direction.isfinite().all()
     assert_close(found / expected.clamp(min=1e-300), (expected > 0).double(), scale=1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_the_polar_factor_does_not_depend_on_the_size_of_a_direction(size):
+    X, one = matrix(4, 9, dtype=torch.float32), torch.ones(1, dtype=F64)
+    (found, factor), (expected, scale) = (polar_(c * X, one, 3) for c in (size, 1.0))
+    assert_close(factor / size * found, scale * expected, scale=1, tolerance=1e-5)

@@ -9,7 +9,7 @@ from checks import assert_close
 from sketchy import reference
 from sketchy.core import dense as whole
 from sketchy.core import sketch
-from sketchy.core.preconditioner import InverseRoot, inverse_root, precondition_
+from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, precondition_
 from sketchy.core.sketch import Sketch
 
 DIM = 12
@@ -119,3 +119,27 @@ def test_preconditioning_multiplies_each_axis_by_its_own_root(block, rng):
         expected = (product @ x.flatten()).reshape(x.shape)
         found = multiplied(*precondition_(x.clone(), roots))
         assert_close(found, expected, scale=expected.abs().max(), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS)
+def test_a_stale_sketch_lengthens_a_weak_direction_by_the_same_factor_for_every_exponent(exponent):
+    """Relative to a direction with the average eigenvalue tr C / d, whatever is weaker in the sketch."""
+    lam = torch.tensor([[5.0, 1.0, 1e-6, 0.0]], dtype=F64)
+    U, zero = torch.eye(DIM, 4, dtype=F64)[None], torch.zeros(1, dtype=F64)
+    eye = torch.eye(DIM, dtype=F64)[None]
+    found = applied(inverse_root(Sketch(U, lam, zero, zero), exponent, 0.0, stale=True), eye)[0].diagonal()
+    average = (6 / DIM) ** -exponent
+    assert_close(found[:2], lam[0, :2] ** -exponent, scale=1, tolerance=1e-6)
+    assert found[2].item() == pytest.approx(average * STALE**-0.25)
+    assert_close(found[4:], torch.full((DIM - 4,), average, dtype=F64), scale=average, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("rounding", [0.01, 0.5])
+def test_against_rounding_a_share_of_the_average_is_added_to_each_eigenvalue(rounding, rng):
+    state = sketched("power", DIM, solver="whole")
+    S = compensated(state)
+    S = S + rounding * S.trace() / DIM * torch.eye(DIM, dtype=F64)
+    x = torch.randn(1, DIM, 3, generator=rng, dtype=F64)
+    expected = reference.pseudo_power((S + S.T) / 2, -0.25) @ x
+    found = applied(inverse_root(state, 0.25, 0.0, rounding=rounding), x)
+    assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)

@@ -43,3 +43,16 @@ def test_a_triangle_is_divided_out_in_place_however_the_factor_lies(transposed, 
     result = products.solve_transposed_(given, L)
     assert result.data_ptr() == given.data_ptr()
     near(result @ L.mT, Y)
+
+
+@pytest.mark.parametrize("l", [5, 128, 256])
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_lower_triangles_of_gram_matrices_are_right_and_padded_by_a_unit_matrix(batch, l, rng):
+    K = torch.randn(*batch, 300, l, generator=rng, dtype=F64)
+    W, expected = products.lower_gram(K).tril(), K.mT @ K
+    size = W.shape[-1]
+    padded = torch.eye(size, dtype=F64).repeat(*batch, 1, 1)
+    padded[..., :l, :l] = expected.tril()
+    near(W, padded)
+    L = expected.tril()
+    near(products.lower_gram_of_triangle(L).tril(), (L.mT @ L).tril())

@@ -75,6 +75,20 @@ def test_the_step_skipping_bound_is_as_printed() -> None:
     assert float(regret.epoch_adagrad(G, D, eta)) == pytest.approx(expected)
 
 
+def test_the_step_skipping_bound_of_a_sketch_adds_what_may_escape(rng: torch.Generator) -> None:
+    """D²/(2η) √(d (d - l) Ω_l), with Ω_l of what was added to G_0; at l = d nothing escapes."""
+    g, D, eta, rank = 0.3 * torch.randn(3, 20, 5, generator=rng, dtype=torch.float64), 3.0, 0.5, 2
+    G = [
+        torch.eye(5).double(),
+        *(torch.eye(5) + torch.cat(list(g[:k])).T @ torch.cat(list(g[:k])) for k in (1, 3)),
+    ]
+    omega = float(escaped_mass_bound(torch.linalg.eigvalsh(G[-1] - G[0]), rank))
+    plain = float(regret.epoch_adagrad(G, D, eta))
+    found = float(regret.epoch_adagrad(G, D, eta, rank))
+    assert found - plain == pytest.approx(D**2 / (2 * eta) * (5 * 3 * omega) ** 0.5)
+    assert float(regret.epoch_adagrad(G, D, eta, 5)) == pytest.approx(plain)
+
+
 def test_ada_fd_at_the_best_rate_is_the_geometric_mean() -> None:
     rho, D, trace = torch.tensor([1.0, 0.0, 1.0, 1.0]).double(), 2.0, 6.5
     delta = 1 + rho.sum().sqrt()
@@ -141,6 +155,8 @@ def test_the_observed_bound_of_gradient_descent_is_its_closed_form(rng: torch.Ge
 def test_the_observed_bound_of_a_learner_that_stands_still_is_the_trivial_one(rng: torch.Generator) -> None:
     g = torch.randn(6, 3, generator=rng, dtype=torch.float64)
     found = regret.observed(g, torch.zeros_like(g), torch.eye(3).double().expand(6, 3, 3), 2.0)
+    one = regret.observed(g[:1], torch.zeros_like(g[:1]), torch.eye(3).double().expand(1, 3, 3), 2.0)
+    assert float(one) == pytest.approx(2 * float(g[0].norm()))
     torch.testing.assert_close(found, 2 * g.norm(dim=-1).sum())
 
 

@@ -171,6 +171,21 @@ def test_neighbours_in_a_stack_step_as_if_the_bad_gradient_had_been_good(case: C
     assert not torch.equal(params[0], twins[0])
 
 
+@every_case
+def test_a_weight_of_two_blocks_is_bad_if_one_of_them_is(case: Case, road: str) -> None:
+    params, twins = (weights(F64, [(6, 3), (6, 3)]) for _ in range(2))
+    optimizer, without = (case.make(each, block_size=3) for each in (params, twins))
+    for step in range(3):
+        for i, (p, q) in enumerate(zip(params, twins, strict=True)):
+            p.grad, q.grad = gradient(p, i, step), gradient(q, i, step)
+        if step == 1:
+            params[0].grad[5, 2], twins[0].grad = torch.nan, None
+        optimizer.step()
+        without.step()
+    for p, q in zip(params, twins, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-9)
+
+
 def moves(case: Case, scale: float, steps: int = 5, shape: str = "full") -> list[Tensor]:
     """How far each weight went over a few steps without decay."""
     params = weights()

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from optim.few_bits import DTYPES, FORMS, VARIANTS, classes, forms, held, made
-from optim.optimizers import BF16, F32, F64, gradient, snapshot
+from optim.optimizers import BF16, F32, F64, advance, assert_same, gradient, snapshot, weights
 from optim.test_precision import COLUMNS, ROWS, cosines, steps, stream
 from optim.test_scratch import SHAPE, measured
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 from sketchy.core.axes import fold, unfold
+from sketchy.core.tuned import sizes
 from sketchy.optim import SMALL
 from sketchy.optim.parts.few_bits import FEWEST
 from sketchy.optim.stack import Stack
@@ -289,6 +290,18 @@ def embedding_steps(steps: int, **options: Any) -> list[Tensor]:
         optimizer.step()
         taken.append(p.detach() - before)
     return taken
+
+
+def test_codes_do_not_depend_on_how_rows_are_cut_into_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = []
+    for panel in (1 << 30, 1 << 11):
+        monkeypatch.setattr(sizes, "PANEL_BYTES", panel)
+        monkeypatch.setattr(sizes, "MOST_PANELS", 1000)
+        params = weights(F32, [(70, 65), (70, 65)])
+        optimizer = SketchySOAP(params, path="adam", adam_dtype="int8")
+        advance(optimizer, params, range(3))
+        states.append(snapshot(optimizer))
+    assert_same(*states)
 
 
 def test_adams_path_in_eight_bits_takes_its_steps_on_embeddings() -> None:
