@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-all mutants lint format bench docs clean
+.PHONY: demo test test-all fuzz mutants lint format bench docs clean
 
 demo: $(VENV)/installed-all  ## train a small network with AdamW and with ours: table, picture
 	$(BIN)/sketchy demo --out runs/demo
@@ -15,6 +15,9 @@ test: $(VENV)/installed-dev  ## the default suite
 
 test-all: $(VENV)/installed-dev $(VENV)/installed-integrations  ## the default suite and the slow tests
 	$(BIN)/python -m pytest $(PARALLEL) -m ""
+
+fuzz: $(VENV)/installed-dev  ## the fuzzers with new random seeds, for two hours or SKETCHY_FUZZ_MINUTES
+	$(BIN)/python tests/fuzz.py
 
 mutants: $(VENV)/installed-dev  ## small changes to the math that no test notices; 15 minutes, and resumes
 	$(BIN)/python tests/mutants.py

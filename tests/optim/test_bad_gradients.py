@@ -218,6 +218,15 @@ def test_weights_of_whole_factors_may_leave_the_range_of_float32(cls, exponent, 
             torch.testing.assert_close(moved, other, rtol=1e-3, atol=1e-3)
 
 
+def test_row_norms_bear_directions_whose_squares_leave_the_range_of_float64() -> None:
+    """With four axes of exponent 1, a direction before the graft has the length of a gradient to the -7."""
+    case = Case("", sketchy.Shampoo, {"exponent": 1.0, "merge_dims": 1, "row_norm": 0.5, "graft": "rows"})
+    usual = moves(case, 1.0)
+    for scale in (1e-20, 1e20):
+        for moved, other in zip(moves(case, scale), usual, strict=True):
+            assert other.norm() / 3 <= moved.norm() <= other.norm() * 3  # false for NaN
+
+
 @pytest.mark.parametrize("cls", [sketchy.SketchyShampoo, sketchy.SketchySOAP, sketchy.Shampoo])
 @pytest.mark.parametrize("tiny", [1e-20, 1e-40])
 def test_a_sketch_of_tiny_gradients_bears_ordinary_ones_until_it_is_refreshed(cls, tiny: float) -> None:

@@ -95,6 +95,24 @@ def test_a_bad_option_is_refused_by_name_value_and_group(
 
 
 @every_class
+def test_a_bad_value_put_into_a_group_by_hand_is_refused_by_the_next_step_and_changes_nothing(
+    case: Case,
+) -> None:
+    params = weights()
+    optimizer = case.make(params)
+    advance(optimizer, params, range(2))
+    before = snapshot(optimizer)
+    for name, value, message in BAD:
+        if name in case.cls.without or isinstance(value, torch.Tensor):  # reading tensors could take time
+            continue
+        kept, optimizer.param_groups[0][name] = optimizer.param_groups[0][name], value
+        with pytest.raises(ValueError, match=f"{message}.* in parameter group 0: "):
+            optimizer.step()
+        optimizer.param_groups[0][name] = kept
+        assert_same(snapshot(optimizer), before)
+
+
+@every_class
 def test_an_unknown_option_is_refused_with_the_list_of_known_ones(case: Case) -> None:
     with pytest.raises(TypeError, match="no option 'rnak'; it has lr, betas"):
         case.cls([nn.Parameter(torch.zeros(2))], rnak=3)

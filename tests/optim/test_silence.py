@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 from sketchy.core.moments import longest
+from sketchy.optim.parts.grafts import RULES
 
 LR = 0.1
 KINDS = (SketchyShampoo, SketchySOAP, Shampoo)
@@ -71,6 +72,19 @@ def test_steps_before_the_first_preconditioned_one_are_limited_too():
         p.detach().zero_()
         optimizer.step()
         assert float(p.detach().square().mean().sqrt()) <= 1.1 * allowed((0.9, 0.5))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in (None, "sgd")])
+@pytest.mark.parametrize("betas", [(0.9, 0.5), (0.5, 0.0)])
+def test_before_the_first_preconditioned_step_no_moment_that_fades_to_zero_gives_nan(rule, betas):
+    """Momentum over the root of such a moment is Inf."""
+    p = torch.nn.Parameter(torch.zeros(6, 8))
+    optimizer = SketchyShampoo([p], lr=1.0, betas=betas, start_step=1000, weight_decay=0.0, graft=rule)
+    for step in range(400):
+        p.grad = torch.randn(6, 8) * (1e20 if step < 3 else 0.0)
+        p.detach().zero_()
+        optimizer.step()
+        assert float(p.detach().square().mean().sqrt()) <= 1.1 * allowed(betas)  # false for NaN
 
 
 @pytest.mark.parametrize("graft_scale", [0.1, 1.0])

@@ -26,6 +26,7 @@ _LONGEST = 4.0
 
 # Rows of zeros have no inverse norm: this share of the mean norm is added to all norms.
 _ROW_EPS = 1e-3
+_LEAST = 1e-100  # of the scale of a direction, where it is squared
 
 
 def weights(beta2: float) -> tuple[float, float]:
@@ -174,7 +175,7 @@ def factored_roots(rows: Tensor, columns: Tensor, filled: Tensor, eps: float) ->
 
 def factored_step(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """The step a x b. Its length is limited by `clipped`."""
-    y = as_matrix(x) * as_weights(a, x) * as_weights(b, x)
+    y = cut_(cut_(as_matrix(x) * as_weights(a, x)).mul_(as_weights(b, x)))
     return (y * like(ratio(clipped(frobenius(y), x), y), y)).reshape(x.shape)
 
 
@@ -204,7 +205,9 @@ def normalize_rows_(
     """
     X = as_matrix(direction)
     energy = row_energy(X)
-    fresh = energy * (scale.square() / X.shape[-1]).unsqueeze(-1)
+    # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
+    size = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
+    fresh = energy * (size.square() / X.shape[-1]).unsqueeze(-1)
     counts = (count > 0).unsqueeze(-1)
     moment = torch.where(counts, decay * moment + (1 - decay) * fresh, moment)
     a = (moment / correction(decay, count.clamp(min=1)).unsqueeze(-1)).sqrt()
@@ -214,6 +217,12 @@ def normalize_rows_(
     X.mul_(as_weights(weights.unsqueeze(-1), X))
     before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
     return X.reshape(direction.shape), moment, scale * torch.where(after > 0, before / after, 1.0)
+
+
+def cut_(x: Tensor) -> Tensor:
+    """Limit the entries of a step that will be shortened. (With Inf it would become NaN.)"""
+    most = torch.finfo(x.dtype).max ** 0.5
+    return x.clamp_(-most, most)
 
 
 def shortened(scale: Tensor, direction: Tensor, limit: float | None) -> Tensor:

@@ -190,9 +190,23 @@ class Engine(Optimizer):
     @_uncompiled
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
+        self._check_options()
         for wave in waves(stacks_(self.param_groups, self.state, self._plan)):
             with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 run(gather(map(step, wave)))
+
+    def _check_options(self) -> None:
+        """Refuse a wrong option that was put into a group by hand, before anything changes.
+
+        Defaults were checked already. The value of a tensor is not checked: Python would have to wait for it.
+        """
+        for g, group in enumerate(self.param_groups):
+            own = {}
+            for name, default in self.defaults.items():
+                value = group.get(name, default)
+                if not isinstance(value, Tensor) and (type(value) is not type(default) or value != default):
+                    own[name] = value
+            table.check(own, f" in parameter group {g}")
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
         return plan(tuple(p.shape), p.dtype, name, self.design, group)

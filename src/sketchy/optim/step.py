@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketchy.core.moments import like, shortened
+from sketchy.core.moments import cut_, like, shortened
 from sketchy.core.polar import polar_
 from sketchy.core.tasks import Numbers, Request, Task, read, within
 from sketchy.optim.stack import Stack
@@ -42,6 +42,7 @@ def _direction_(
     early, limit = None, plan.graft.limit(stack)
     if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
         early = plan.graft.step(stack, x * like(ahead, x), length)
+        early = early if limit is None else cut_(early)
         short = shortened(torch.ones_like(ahead), early, limit)
         if within(steps, -math.inf, first - 0.5):
             return early, short
