@@ -249,6 +249,18 @@ def test_the_looser_the_failure_probability_the_smaller_the_bound():
     assert bound[1e-12] > bound[1e-6] > bound[1e-2]
 
 
+def test_without_probes_the_bound_is_by_traces_and_the_seed_does_not_count():
+    matrices = stream("white", 40, 20, 3)
+    by_traces, other, probed = (
+        feed(
+            FrequentDirections(40, 8, solver="subspace", dtype=F64, certificate=certificate, seed=seed),
+            matrices,
+        )
+        for certificate, seed in (("none", 0), ("none", 1), ("probe", 0))
+    )
+    assert same(by_traces, other) and probed.error_bound < by_traces.error_bound
+
+
 def test_results_repeat_and_depend_on_the_seed_only_through_the_bound():
     matrices = stream("drifting", 40, 20, 10)
     a, b = (

@@ -171,6 +171,8 @@ def test_to_changes_the_dtype_and_keeps_the_certificate():
     fd = feed(FrequentDirections(20, 6, dtype=F64), matrices)
     fd.update(matrices[0][:, 0])
     C = covariance([*matrices, matrices[0][:, :1]])
+    bound = fd.error_bound
+    assert fd.to(F64).error_bound == bound  # nothing is rounded
     assert fd.to(F32) is fd and fd.dtype == F32 and fd.basis.dtype == F32
     assert fd.error_bound >= norm(C - fd.dense())
     fd.to("cpu").to(torch.device("cpu")).to(F64).update(matrices[0])

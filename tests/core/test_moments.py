@@ -96,6 +96,12 @@ def test_the_energies_of_rows_and_columns_are_sums_of_squares(dtype, scale, rng)
             assert_close(mine, true, scale=true.max(), tolerance=SINGLE if dtype == F32 else EXACT)
 
 
+@pytest.mark.parametrize("number", [1e-30, 1e30])
+def test_the_energies_of_a_single_number_are_its_square(number):
+    for found in energies(torch.tensor([[number]])):
+        assert found.item() == pytest.approx(number**2)
+
+
 def test_the_factored_moment_has_the_right_sums_and_is_exact_for_rank_one(rng):
     v = torch.rand(2, 4, 3, generator=rng, dtype=F64) + 0.1
     v[1] = torch.outer(v[1, :, 0], v[1, 0])

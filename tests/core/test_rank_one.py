@@ -67,8 +67,10 @@ def test_orthonormal_repairs_small_errors_and_keeps_zero_rows(rng: torch.Generat
 
 def test_a_vector_almost_in_the_basis_leaves_it_orthonormal_whatever_its_length(rng: torch.Generator) -> None:
     U = torch.linalg.qr(torch.randn(DIM, RANK, generator=rng, dtype=torch.float64))[0].T
+    other = torch.randn(DIM, generator=rng, dtype=torch.float64)  # of the same batch, and not in the basis
     for length in (1e-9, 1.0, 1e9):
-        basis, eigenvalues = U.clone().unsqueeze(0), length**2 * torch.arange(RANK).double().unsqueeze(0)
-        x = length * (U[1:].sum(0) + 1e-6 * U[0]).unsqueeze(0)
-        found = fold_(basis, eigenvalues, x).eigenvectors[0]
-        torch.testing.assert_close(found @ found.T, torch.eye(RANK).double(), rtol=0, atol=1e-13)
+        basis, eigenvalues = U.repeat(2, 1, 1), length**2 * torch.arange(RANK).double().repeat(2, 1)
+        x = length * torch.stack([U[1:].sum(0) + 1e-6 * U[0], other])
+        found = fold_(basis, eigenvalues, x).eigenvectors
+        eye = torch.eye(RANK).double().repeat(2, 1, 1)
+        torch.testing.assert_close(found @ found.mT, eye, rtol=0, atol=1e-13)

@@ -313,3 +313,23 @@ def test_parameters_in_one_stack_move_as_they_do_alone(kind):
     options = {} if kind is Shampoo else {"rank": 3}
     for together, x, g in zip(train(kind, X, G, lr=LR, **options), X, G, strict=True):
         assert_close(together, train_one(kind, x, g, lr=LR, **options), scale=1, tolerance=EXACT)
+
+
+@pytest.mark.parametrize("update_every", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "graft"), [(SketchyShampoo, "rows"), (SketchyShampoo, "factored"), (SketchySOAP, None)]
+)
+def test_the_trace_of_a_covariance_is_the_decayed_energy_of_gradients_if_sketches_see_them_all(
+    kind, graft, update_every
+):
+    G, p = gradients((8, 6))[:5], torch.nn.Parameter(start((8, 6)))
+    optimizer = kind([p], rank=3, betas=(0.9, 0.8), graft=graft, update_every=update_every, **PLAIN)
+    for g in G:
+        p.grad = g.clone()
+        optimizer.step()
+    expected = sum(0.8 ** (4 - t) * g.square().sum() for t, g in enumerate(G))
+    for known in optimizer.covariances():
+        if update_every > 1:
+            assert known.trace is None
+        else:
+            assert known.trace.item() == pytest.approx(expected.item())
