@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from benchmarks.common.arguments import at_least, known
 from benchmarks.common.markdown import table
-from benchmarks.common.memory import live, settle
+from benchmarks.common.memory import Live, live, settle
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import RESULTS, load, save
 from benchmarks.common.resumable import resumable
@@ -40,6 +40,7 @@ STEPS, CHECKS = 20_000, 10
 PERIOD = 100  # steps between two folds of the dense covariances
 BETA2 = (0.95, 0.999, 0.9999, 1.0)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MEASURES = ("orthonormality", "error", "bound", *Live._fields)
 RANK = 6
 OPTIMIZERS: dict[str, tuple[type[Engine], dict[str, Any]]] = {
     "SketchySOAP": (SketchySOAP, {"rank": RANK}),
@@ -171,38 +172,35 @@ def soak(name: str, dtype: str, beta2: float, steps: int = STEPS) -> ResultRow:
         lr *= 10 if beta2 == 1 else 10 / (1 - beta2) ** 0.5
     optimizer = cls(problem.weights, lr, (beta1, beta2), **options)
     twins = [twin for p in problem.weights if (twin := Twin(optimizer, p)).statistics.live]
-    checks = torch.zeros(CHECKS, 3, dtype=torch.float64)
-    memory = torch.zeros(
-        2, 4, dtype=torch.int64
-    )  # at two moments: blocks, tensors, their bytes, traced bytes
-    traced = max(
-        2 * PERIOD, steps // 20
-    )  # the last steps, whose bytes are traced: tracing doubles the time of a step
+    # tensors, so that new numbers need no new objects
+    checks, traced = torch.zeros(CHECKS, len(MEASURES), dtype=torch.float64), torch.zeros(2)
+    every, start = steps // CHECKS, steps - max(2 * PERIOD, steps // 20)
 
     def after(step: int) -> None:
-        if step == steps - traced:
+        if step == start:  # only now: tracing doubles the time of a step
             tracemalloc.start(1)
-        if step in (steps - traced + PERIOD, steps):
+        if step in (start + PERIOD, steps):
             settle()
-            memory[step // steps, 3] = tracemalloc.get_traced_memory()[0]
+            traced[step // steps] = tracemalloc.get_traced_memory()[0]
         if step == steps:
             tracemalloc.stop()
-        if step in (steps // 2, steps):
-            memory[step // steps, :3] = torch.tensor(live())
-        if step % (steps // CHECKS) == 0:
-            checks[step // (steps // CHECKS) - 1] = torch.stack([twin.check() for twin in twins]).amax(0)
+        if step % every == 0:
+            worst = torch.stack([twin.check() for twin in twins]).amax(0)
+            checks[step // every - 1] = torch.tensor([*worst, *live()])
 
-    live()  # its first call leaves some objects behind
     loss = train(optimizer, problem, steps, twins, after)
     finite = all(x.isfinite().all() for p in problem.weights for x in (p, *optimizer.state[p].values()))
-    samples = [dict(zip(("orthonormality", "error", "bound"), row, strict=True)) for row in checks.tolist()]
-    growth = dict(
-        zip(
-            ("blocks", "tensors", "tensor_bytes", "traced_bytes"), memory.diff(dim=0)[0].tolist(), strict=True
-        )
-    )
-    run = {"optimizer": name, "dtype": dtype, "beta2": beta2, "steps": steps, "samples": samples}
-    return {**run, "finite": finite, "growth": growth, "loss": loss, **beside(dtype, beta2, steps)}
+    return {
+        "optimizer": name,
+        "dtype": dtype,
+        "beta2": beta2,
+        "steps": steps,
+        "samples": [dict(zip(MEASURES, row, strict=True)) for row in checks.tolist()],
+        "traced": traced.tolist(),
+        "finite": finite,
+        "loss": loss,
+        **beside(dtype, beta2, steps),
+    }
 
 
 @cache
@@ -218,20 +216,31 @@ def beside(dtype: str, beta2: float, steps: int) -> ResultRow:
 
 
 COLUMNS = (
-    "optimizer", "weights", "β₂", "UᵀU - I, eps", "error / bound", "bound / ‖C‖", "blocks", "bytes", "loss",
-    "AdamW's, AdaGrad's",
+    "β₂", "weights", "optimizer", "UᵀU - I, eps", "error / bound", "bound / ‖C‖", "growth: tensors", "blocks",
+    "bytes", "loss", "AdamW's, or AdaGrad's",
 )  # fmt: skip
+
+
+def worst(row: ResultRow, measure: str) -> float:
+    return max(sample[measure] for sample in row["samples"])
+
+
+def growth(row: ResultRow) -> tuple[int, int, int]:
+    """Tensors and blocks that the second half added, and bytes of Python that the last steps added."""
+    half, end = row["samples"][CHECKS // 2 - 1], row["samples"][-1]
+    before, after = row["traced"]
+    return int(end["tensors"] - half["tensors"]), int(end["blocks"] - half["blocks"]), int(after - before)
 
 
 def lines(rows: Sequence[ResultRow]) -> list[list[str]]:
     """A line for each run: the worst of its checks, growth of memory, and losses."""
     return [
         [
-            row["optimizer"],
-            row["dtype"],
             f"{row['beta2']:g}",
-            *(f"{max(s[key] for s in row['samples']):.3g}" for key in ("orthonormality", "error", "bound")),
-            *(f"{row['growth'][key]:+d}" for key in ("blocks", "traced_bytes")),
+            row["dtype"],
+            row["optimizer"],
+            *(f"{worst(row, measure):.3g}" for measure in MEASURES[:3]),
+            *map(str, growth(row)),
             *(f"{row[key]:.2g}" for key in ("loss", "peer_loss")),
         ]
         for row in rows
@@ -240,7 +249,7 @@ def lines(rows: Sequence[ResultRow]) -> list[list[str]]:
 
 def markdown(rows: Sequence[ResultRow]) -> str:
     """The table of the docs."""
-    return f"{table(COLUMNS, lines(rows), left=COLUMNS[:2])}\n\n{about(rows[0])}"
+    return f"{table(COLUMNS, lines(rows), left=COLUMNS[:3])}\n\n{about(rows[0])}"
 
 
 @dataclass(frozen=True)
@@ -271,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     here = machine()
     runs = {
         f"{name} {dtype} {beta2:g}": (name, dtype, beta2)
-        for dtype, name, beta2 in product(DTYPES, options.optimizers, BETA2)
+        for beta2, dtype, name in product(BETA2, DTYPES, options.optimizers)
     }
 
     def measure(run: str) -> ResultRow:
