@@ -249,7 +249,15 @@ def lines(rows: Sequence[ResultRow]) -> list[list[str]]:
 
 def markdown(rows: Sequence[ResultRow]) -> str:
     """The table of the docs."""
-    return f"{table(COLUMNS, lines(rows), left=COLUMNS[:3])}\n\n{about(rows[0])}"
+    steps = f"{rows[0]['steps']:,} steps, {len(rows)} of {len(BETA2) * len(DTYPES) * len(OPTIMIZERS)} runs"
+    return f"{table(COLUMNS, lines(rows), left=COLUMNS[:3])}\n\n{steps}; {about(rows[0])}"
+
+
+def page(path: Path) -> str:
+    """The table of the docs; a sentence if there are no rows."""
+    if not path.exists():
+        return "No results yet. `python -m benchmarks.quality.soak` makes them."
+    return markdown(load(path, "optimizer"))
 
 
 @dataclass(frozen=True)
