@@ -268,6 +268,8 @@ class Options:
     """Steps of each run, a multiple of 1000."""
     optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
     """The optimizers."""
+    beta2: tuple[float, ...] = BETA2
+    """The decays."""
     out: Path = RESULTS / FILE
     """The file of the rows."""
     table: Path | None = None
@@ -288,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     here = machine()
     runs = {
         f"{name} {dtype} {beta2:g}": (name, dtype, beta2)
-        for beta2, dtype, name in product(BETA2, DTYPES, options.optimizers)
+        for beta2, dtype, name in product(options.beta2, DTYPES, options.optimizers)
     }
 
     def measure(run: str) -> ResultRow:
