@@ -170,6 +170,8 @@ def soak(name: str, dtype: str, beta2: float, steps: int = STEPS) -> ResultRow:
     lr, beta1 = rate(beta2), cls._options()["betas"][0]
     if cls is SketchyAdagrad:  # it divides by the root of a sum, of a whole matrix
         lr *= 10 if beta2 == 1 else 10 / (1 - beta2) ** 0.5
+    if beta2 == 1:  # steps become shorter and shorter, so any decay of the weights would win
+        options = {**options, "weight_decay": 0.0}
     optimizer = cls(problem.weights, lr, (beta1, beta2), **options)
     twins = [twin for p in problem.weights if (twin := Twin(optimizer, p)).statistics.live]
     # tensors, so that new numbers need no new objects
