@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, rate_transfer, rounding
+from benchmarks.quality import ablation, compare, rate_transfer, rounding, soak
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
@@ -87,6 +87,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "estimate": lambda: accelerator_estimate.Estimate(accelerator_estimate.Options()).markdown(),
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
     "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
+    "soak": lambda: soak.page(RESULTS / soak.FILE),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
     "step-time.png": lambda: step_plot.picture(_step_times(), "block"),
