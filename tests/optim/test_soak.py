@@ -9,7 +9,7 @@ from sketchy.experiments.summary import ResultRow
 
 ORTHONORMAL = 20  # largest entry of UᵀU - I, in eps of the stored dtype
 FLAT = (0, 8, 256)  # growth of tensors, blocks and bytes: a few Python numbers
-LOSS = 4  # times AdamW's, or AdaGrad's for β₂ = 1; our steps are about twice as long, so noise moves the weights more
+LOSS = 4  # times AdamW's, or AdaGrad's for β₂ = 1; our steps are about twice as long, and noise counts more
 
 
 def check(row: ResultRow) -> None:
