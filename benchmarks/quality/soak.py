@@ -252,7 +252,10 @@ def lines(rows: Sequence[ResultRow]) -> list[list[str]]:
 def markdown(rows: Sequence[ResultRow]) -> str:
     """The table of the docs."""
     steps = f"{rows[0]['steps']:,} steps, {len(rows)} of {len(BETA2) * len(DTYPES) * len(OPTIMIZERS)} runs"
-    return f"{table(COLUMNS, lines(rows), left=COLUMNS[:3])}\n\n{steps}; {about(rows[0])}"
+    commits = ", ".join(sorted({row["commit"] for row in rows}))
+    return (
+        f"{table(COLUMNS, lines(rows), left=COLUMNS[:3])}\n\n{steps}; {about({**rows[0], 'commit': commits})}"
+    )
 
 
 def page(path: Path) -> str:
