@@ -206,7 +206,8 @@ class Engine(Optimizer):
                 value = group.get(name, default)
                 if not isinstance(value, Tensor) and (type(value) is not type(default) or value != default):
                     own[name] = value
-            table.check(own, f" in parameter group {g}")
+            if own:
+                table.check(own, f" in parameter group {g}")
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
         return plan(tuple(p.shape), p.dtype, name, self.design, group)
