@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - lines of code are quoted whole
 
 _LAST = "there are only two axes, so the second is the last"
+_NEW_AXIS = "there is only one axis, so a new second one is the last"
 _EQUAL = "differs only where a computed number equals the limit exactly; there both ways are right"
 _NOTHING = "zero is divided or multiplied: any number will do"
 _BOTH_WAYS = "both ways give the same numbers up to rounding, at another cost"
@@ -56,8 +57,16 @@ SAME: dict[str, dict[str, str]] = {
     "src/sketchy/core/sketch.py": {
         "U = gaussian(dim, rank, seed=0, like=torch.empty(⟦0 → 1⟧, dtype=dtype, device=device))": "only its dtype and device are used",
     },
+    "src/sketchy/core/whitening.py": {
+        "rho = rho.unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
+        "mean = rho + (lam.sum(-1) / dim).unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
+        "mean = rho + (lam.sum(⟦- → ⟧1) / dim).unsqueeze(-1)": _LAST,
+    },
     "src/sketchy/core/tuned/products.py": {
         "if _transposed(A) ⟦and → or⟧ X.shape[-1] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves": _BOTH_WAYS,
+    },
+    "src/sketchy/frequent_directions.py": {
+        "past = self._sketch.eigenvalues[⟦0 → 1⟧]": "`update` itself scales what is extreme in this unit",
     },
     "src/sketchy/optim/descend.py": {
         "if ⟦any → all⟧(p.dtype != direction.dtype for p in params):": "weights of a stack have one dtype",

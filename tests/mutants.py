@@ -57,6 +57,9 @@ def main(words: list[str] | None = None) -> None:
     mutants = [mutant for file in options.files or group_of for mutant in mutants_of(ROOT, file)]
     random.Random(options.seed).shuffle(mutants)
     mutants = mutants[: options.sample]
+    for file, reasons in SAME.items():
+        if gone := reasons.keys() - {mutant.change for mutant in mutants_of(ROOT, file)}:
+            raise SystemExit(f"{file} has no longer the equivalent mutants {sorted(gone)}")
     same = [mutant for mutant in mutants if mutant.change in SAME.get(mutant.file, {})]
     rest = [mutant for mutant in mutants if mutant not in set(same)]
     found = _results(rest, options)

@@ -184,6 +184,18 @@ def test_a_batch_of_sketches_equals_one_by_one(solver, dtype):
         assert orthonormality(U) < 100 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_beside_a_full_sketch_an_empty_one_still_finds_directions_that_were_zero_before(solver):
+    """Random columns replace empty ones in each member: others could be at right angles to a new gradient."""
+    full, sparse = stream("white", 20, 9, 4), torch.zeros(4, 20, 9, dtype=F64)
+    sparse[:2, 0], sparse[2:, 15] = 1.0, 2.0
+    found = sketch.empty(20, 5, batch=(2,), dtype=F64)
+    for A, B in zip(full, sparse, strict=True):
+        found = sketch.update(found, torch.stack([A, B]), beta2=0.9, solver=solver)
+    U, C = found.basis[1], covariance(list(sparse), 0.9)
+    assert_close((U * found.eigenvalues[1]) @ U.T, C, scale=norm(C), tolerance=1e-12)
+
+
 # -- orders and bounds -------------------------------------------------------------------------------
 
 

@@ -166,6 +166,12 @@ def test_the_factored_rule_keeps_m_plus_n_numbers():
     assert shapes(None) == shapes("sgd") == []
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((6, 5), 1), ((6, 5, 4), None)])
+def test_the_factored_rules_columns_are_an_axis_only_of_a_matrix(shape, axis):
+    plan = SketchyShampoo.plan_of(shape, F32, graft="factored", merge_dims=1)
+    assert plan.graft.slots["column_moment"].follows == (axis,)
+
+
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_rescaling_takes_the_direction_of_one_and_the_length_of_the_other(dtype, rng):
     direction, to = (torch.randn(3, 4, 2, generator=rng, dtype=F64).to(dtype) for _ in range(2))

@@ -56,3 +56,11 @@ def test_an_exchanged_basis_changes_no_more_than_the_bound() -> None:
         change = torch.linalg.matrix_norm((U * lam) @ U.T - (V * lam) @ V.T, 2)
         bound = exchange_error(U, lam, V)
         assert change <= bound <= 8 * change
+
+
+def test_the_bound_of_an_exchanged_basis_counts_the_column_that_changed_most() -> None:
+    U, lam = torch.eye(6, 3, dtype=F64), torch.tensor([4.0, 2.0, 1.0], dtype=F64)
+    V = U.clone()
+    V[:2, 0] = torch.tensor([0.8, 0.6])
+    change = torch.linalg.matrix_norm((U * lam) @ U.T - (V * lam) @ V.T, 2)
+    assert change <= exchange_error(U, lam, V) <= 8 * change
