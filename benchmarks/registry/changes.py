@@ -67,7 +67,7 @@ def changes(switches: Mapping[str, Switch]) -> dict[str, Settings]:
 
 
 # The length of SketchySOAP's steps, with all changes on. The last one is the default.
-SCALES: dict[float, str] = {1.0: "graft_scale 1", 1.5: "graft_scale 1.5", 2.25: ALL}
+SCALES: dict[float, str] = {1.0: "graft scale 1", 1.5: "graft scale 1.5", 2.25: ALL}
 ABLATION: dict[str, dict[str, Settings]] = {name: changes(some) for name, some in SWITCHES.items()}
 ABLATION["sketchy_soap"] |= {
     change: {**ABLATION["sketchy_soap"][ALL], "graft_scale": scale}

@@ -72,9 +72,12 @@ def soap(m: int, n: int, left: int, right: int) -> list[Product]:
     transport = [
         Product("new Uᵀ old U", left, m, left),
         Product("new Vᵀ old V", right, n, right),
+        Product("what old U leaves", m, left, left),
+        Product("what old V leaves", n, right, right),
         Product("cosines moments", l, l, r),
         Product("cosines moments cosinesᵀ", l, r, r),
     ]
+    edges = [Product("left edge", left, right, n), Product("right edge", m, left, right)]
     if (m, n) == (left, right):
         back = [Product("U core", m, left, right), Product("U core Vᵀ", m, right, n)]
     else:
@@ -85,7 +88,7 @@ def soap(m: int, n: int, left: int, right: int) -> list[Product]:
         ]
     updates = [*update(m, n, left), *update(n, m, right)]
     whitened = [*whiten(m, n, left, right), *whiten(n, m, right, left)]
-    return [*updates, *whitened, *transport, *coordinates, *coordinates, *back]
+    return [*updates, *whitened, *transport, *coordinates, *edges, *coordinates, *back]
 
 
 PRODUCTS = {"sketchy_shampoo": shampoo, "sketchy_soap": soap}

@@ -16,7 +16,7 @@ LR = 0.1
 FEW_DIGITS = ("momentum_dtype", "adam_dtype", "sketch_dtype")
 # With update_every, the order of shapes decides when each is updated, so that steps take similar times.
 FIXED = {"update_every": 1, "lr": LR, "weight_decay": 0.1}
-TOLERANCE = 1e-6  # of the length of a step
+TOLERANCE = 1e-4  # of the length of a step; with β₂ = 0, a basis of one gradient amplifies rounding most
 
 
 @given(
