@@ -288,6 +288,13 @@ def test_a_classifier_that_overfits_shows_its_lowest_loss_too() -> None:
     assert "lowest loss" not in table(tuned(plain))[0]
 
 
+def test_runs_that_were_validated_at_other_steps_are_compared_where_both_were() -> None:
+    often = [Look(step, 3.0 - step / 100, None) for step in (0, 100, 200, 300)]
+    seldom = [Look(step, 3.0 - step / 100, None) for step in (0, 300)]
+    assert steps_to_target([often, often], 1.5) == 200
+    assert steps_to_target([often, seldom], 1.5) == steps_to_target([seldom, often], 1.5) == 300
+
+
 def test_readers_see_a_name_of_its_own_for_every_optimizer() -> None:
     shown = [names.shown(name) for name in ENTRIES]
     assert len(set(shown)) == len(shown)

@@ -160,13 +160,16 @@ def steps_to_target(
     n = len(curves)
     if n == 0 or (n == 1 and sigma is None):
         return None
-    for looks in zip(*curves, strict=False):
-        losses = [look.loss for look in looks]
+    found = [{look.step: look.loss for look in curve} for curve in curves]
+    for step in found[0]:
+        if not all(step in each for each in found):  # validated less often, or diverged before
+            continue
+        losses = [each[step] for each in found]
         if all(map(math.isfinite, losses)):
             spread = statistics.stdev(losses) if sigma is None else sigma
             below = target - statistics.mean(losses)
             if below > 0 and below * math.sqrt(n) >= Z * spread:
-                return looks[0].step
+                return step
     return None
 
 
