@@ -11,6 +11,12 @@ _TUNING = "a limit between two accurate ways; four times as much is as good"
 _ROUNDING = "a limit below which a number counts as a rounding error; its neighbours are as good"
 
 SAME: dict[str, dict[str, str]] = {
+    "src/sketchy/core/arguments.py": {
+        "return torch.empty(⟦0 → 1⟧, device=device).device": "only its device is used",
+    },
+    "src/sketchy/core/extremes.py": {
+        "return A / scale.to(A.dtype).unsqueeze(-1).unsqueeze(-⟦1 → 2⟧)": "both new axes have the length one",
+    },
     "src/sketchy/core/linalg.py": {
         "prime = 2**31 ⟦- → +⟧ 1": "any numbers that fill the interval evenly will do",
         "for multiplier in (48271, 69621, ⟦16807 → 16808⟧):": "any numbers that fill the interval evenly will do",
@@ -41,6 +47,9 @@ SAME: dict[str, dict[str, str]] = {
         "return new.reshape(direction.shape), scale * torch.where(found > 0, length / found, ⟦0.0 → 1.0⟧)": _NOTHING,
     },
     "src/sketchy/core/quantize.py": {
+        "NEAREST = 2.0⟦** → *⟧20  # a ``fade`` without effect": "any number well above 1 rounds to the nearest",
+        "NEAREST = ⟦2.0 → 8.0⟧**20  # a ``fade`` without effect": "any number well above 1 rounds to the nearest",
+        "NEAREST = 2.0**⟦20 → 21⟧  # a ``fade`` without effect": "any number well above 1 rounds to the nearest",
         "unit = s.double().⟦amax → amin⟧().clamp(min=torch.finfo(torch.float32).tiny)  # squares must not underflow": "any of the scales will do: squares of their ratios fit float64",
     },
     "src/sketchy/core/rank_one.py": {
@@ -63,6 +72,9 @@ SAME: dict[str, dict[str, str]] = {
         "mean = rho + (lam.sum(⟦- → ⟧1) / dim).unsqueeze(-1)": _LAST,
     },
     "src/sketchy/core/tuned/products.py": {
+        "return A.baddbmm_(X, (_contiguous(Y) if _collides(A, X.shape[-⟦1 → 2⟧]) else Y).mT)": _BOTH_WAYS,
+        "if not A.dim() ⟦== → !=⟧ X.dim() == Y.dim() == 3:": _BOTH_WAYS,
+        "return _contiguous(X) if X.shape[-1] ⟦<= → <⟧ _FEW else X": _BOTH_WAYS,
         "if _transposed(A) ⟦and → or⟧ X.shape[-1] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves": _BOTH_WAYS,
     },
     "src/sketchy/frequent_directions.py": {

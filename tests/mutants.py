@@ -55,8 +55,8 @@ def main(words: list[str] | None = None) -> None:
     options = parser.parse_args(words)
     group_of = {file: group for group, patterns in GROUPS.items() for file in _files(patterns)}
     mutants = [mutant for file in options.files or group_of for mutant in mutants_of(ROOT, file)]
-    random.Random(options.seed).shuffle(mutants)
-    mutants = mutants[: options.sample]
+    mutants.sort(key=lambda mutant: random.Random(f"{options.seed} {mutant.file} {mutant.change}").random())
+    mutants = mutants[: options.sample]  # at random, and the same ones when other lines change
     for file, reasons in SAME.items():
         if gone := reasons.keys() - {mutant.change for mutant in mutants_of(ROOT, file)}:
             raise SystemExit(f"{file} has no longer the equivalent mutants {sorted(gone)}")

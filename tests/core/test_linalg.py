@@ -177,6 +177,7 @@ def test_the_allowance_for_rounding_grows_with_the_length_of_sums():
     assert (tall[0] - square[0]) / eps == pytest.approx(20 - 2)
     assert wide[0] == tall[0] and (wide[1] - square[1]) / eps == pytest.approx(20 - 2)
     assert certificate.rounding(torch.zeros(400, 4, dtype=F64), traced=False) == (40 * eps,)
+    assert certificate.rounding(torch.zeros(900, 4, 4, dtype=F64), traced=True) == square
 
 
 def test_the_norm_bound_of_a_multiple_of_the_identity_is_its_formula(rng):

@@ -174,6 +174,15 @@ def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
     assert (X[2] == 0).all() and scale[2] == 1 and moment.isfinite().all()
 
 
+def test_the_limit_of_a_factored_step_is_that_of_its_own_matrix():
+    """Its root mean square is at most 4, however many matrices are in the stack."""
+    for count in (1, 3):
+        length = moments.clipped(
+            torch.tensor([1.0, *[1e9] * (count - 1)], dtype=F64), torch.ones(count, 6, 6)
+        )
+        assert length.tolist() == [1.0, *[24.0] * (count - 1)]
+
+
 def test_a_direction_of_zeros_gets_the_factor_zero_and_others_the_wanted_length():
     direction = torch.stack([torch.zeros(2, 3), torch.full((2, 3), 2.0)]).double()
     factor = moments.ratio(torch.tensor([5.0, 5.0], dtype=F64), direction)

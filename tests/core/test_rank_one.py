@@ -29,6 +29,16 @@ def test_each_sketch_of_a_batch_equals_the_exact_one(rng: torch.Generator) -> No
     assert (eigenvalues[:, 0] == 0).all()
 
 
+def test_rows_of_the_basis_without_mass_are_zero(rng: torch.Generator) -> None:
+    basis, eigenvalues = torch.zeros(1, RANK, DIM).double(), torch.zeros(1, RANK).double()
+    for count in (1, 2):
+        x = torch.randn(1, DIM, generator=rng, dtype=torch.float64)
+        folded = fold_(basis, eigenvalues, x)
+        basis, eigenvalues = folded.basis(), folded.eigenvalues
+        assert (basis[0, 1 : RANK - count] == 0).all() and (eigenvalues[0, : RANK - count] == 0).all()
+        assert (basis[0, RANK - count :].norm(dim=-1) - 1).abs().max() < 1e-14
+
+
 def test_a_sketch_that_meets_nan_leaves_the_others_alone(rng: torch.Generator) -> None:
     basis, eigenvalues = torch.zeros(BATCH, RANK, DIM).double(), torch.zeros(BATCH, RANK).double()
     for bad in (False, True, False):

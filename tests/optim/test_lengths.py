@@ -144,6 +144,13 @@ def test_before_the_start_step_the_rule_itself_steps(rule):
     assert_close(steps(X, late)[first - 1 :], plain[first - 1 :], scale=1, tolerance=EXACT)
 
 
+@pytest.mark.parametrize("first", [2, 20])
+def test_adams_path_does_not_wait_for_the_start_step(first):
+    X, G = start((6, 4)), gradients((6, 4))
+    usual, late = (train_one(SketchyShampoo, X, G, path="adam", lr=LR, start_step=s) for s in (1, first))
+    assert torch.equal(late, usual)
+
+
 @pytest.mark.parametrize("rule", ["rmsprop_normalized", "rows", None])
 def test_weights_of_one_stack_may_start_at_different_steps(rule):
     G = gradients((6, 4))[:8]
