@@ -3,6 +3,7 @@
 import sys
 import tracemalloc
 from array import array
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -77,21 +78,21 @@ def test_nothing_but_the_planned_state_survives_a_step(case: Case) -> None:
 def test_memory_of_python_does_not_grow_from_twenty_to_a_hundred_steps(case: Case) -> None:
     """What looked like growth was Python's cache of attributes (`settle` empties it).
 
-    Alone, this test finds the same bytes. After other tests, a number more may be held.
+    A leak would show in each of four windows. Beside other tests, one of them may hold something more.
     """
     params = weights()
     optimizer = case.make(params)
     advance(optimizer, params, range(10))
     tracemalloc.start(1)
     try:
-        bytes = array("q", [0, 0])  # it needs no new objects for new numbers
-        for i, steps in enumerate((range(10, 20), range(20, 100))):
-            advance(optimizer, params, steps)
+        bytes = array("q", [0] * 5)  # it needs no new objects for new numbers
+        for i in range(5):
+            advance(optimizer, params, range(20 * i, 20 * (i + 1)))
             settle()
             bytes[i] = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert bytes[1] - bytes[0] < 80  # a byte for each step between
+    assert min(after - before for before, after in pairwise(bytes)) < 20  # a byte for each step
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
