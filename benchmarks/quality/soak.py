@@ -30,6 +30,7 @@ from benchmarks.speed.step_table import about
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 from sketchy.core.axes import unfold
 from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import run
 from sketchy.core.whitening import whitening
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.summary import ResultRow
@@ -108,7 +109,7 @@ class Twin:
         """Remember the gradient of the next step."""
         assert self.p.grad is not None
         seen = self.sketches() if self.statistics.whitened else []
-        copies = [Sketch(*(x.clone() for x in vars(sketch).values())) for sketch in seen]
+        copies = [Sketch(**{name: x.clone() for name, x in sketch.tensors.items()}) for sketch in seen]
         self.fed.append((self.p.grad.clone(), copies))
 
     def fold(self) -> None:
@@ -118,8 +119,9 @@ class Twin:
         for i, axis in enumerate(self.statistics.live):
             A = unfold(blocks, axis.index)
             if self.statistics.whitened:
-                others = [vars(seen[1 - i]).values() for _, seen in self.fed]
-                A = whitening(Sketch(*(torch.cat(x) for x in zip(*others, strict=True)))).form(A)
+                others = [seen[1 - i].tensors for _, seen in self.fed]
+                other: dict[str, Any] = {name: torch.cat([x[name] for x in others]) for name in others[0]}
+                A = run(whitening(Sketch(**other)).form(A))
             factor = (A * decays.sqrt().reshape(-1, 1, 1)).transpose(0, 1).flatten(1)
             self.C[i].mul_(self.beta2 ** len(blocks)).add_(factor @ factor.T)
         self.fed.clear()

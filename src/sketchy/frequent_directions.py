@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -242,14 +242,13 @@ class FrequentDirections:
             )
         else:
             device, state = check_device(target), self.sketch
-            self._sketch = core.Sketch(*(getattr(state, f.name).to(device) for f in fields(state)))
+            self._sketch = core.Sketch(**{name: x.to(device) for name, x in state.tensors.items()})
         return self
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and counters by name; loads with ``torch.load(weights_only=True)``."""
         waiting = torch.stack(self._waiting) if self._waiting else self._sketch.basis.new_empty(0, self.dim)
-        tensors = {f.name: getattr(self._sketch, f.name) for f in fields(self._sketch)}
-        return {**tensors, "waiting": waiting, "count": self._count, "folds": self._folds}
+        return {**self._sketch.tensors, "waiting": waiting, "count": self._count, "folds": self._folds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state. With the same options, the stream continues bit for bit."""
@@ -278,7 +277,7 @@ class FrequentDirections:
                 raise ValueError(f"state[{name!r}] is {theirs.layout} on {theirs.device}: must be dense")
             if not torch.isfinite(theirs).all():
                 raise ValueError(f"state[{name!r}] is damaged: it has NaN or Inf entries")
-        new = {f.name: state[f.name].detach().to(self.device, copy=True) for f in fields(self._sketch)}
+        new = {name: state[name].detach().to(self.device, copy=True) for name in self._sketch.tensors}
         waiting = state["waiting"].detach().to(self.device, copy=True)
         _check_state(core.Sketch(**new), waiting, state["count"])
         self._sketch, self._waiting = core.Sketch(**new), tuple(waiting)

@@ -12,6 +12,7 @@ from checks import assert_close
 from sketchy.core import sketch
 from sketchy.core.axes import Layout, fold, layout, merge, unfold
 from sketchy.core.preconditioner import inverse_root, precondition_
+from sketchy.core.tasks import run
 
 TOLERANCE = 1e-9
 
@@ -111,7 +112,7 @@ def preconditioned(gradients: list[torch.Tensor], rank: int) -> torch.Tensor:
     sketches = [sketch.empty(d, rank, batch=(1,), dtype=F64) for d in gradients[0].shape[1:]]
     for G in gradients:
         sketches = [sketch.update(s, unfold(G, i)) for i, s in enumerate(sketches)]
-    x, factor = precondition_(gradients[-1].clone(), [inverse_root(s, 1 / 4, eps=0.0) for s in sketches])
+    x, factor = run(precondition_(gradients[-1].clone(), [inverse_root(s, 1 / 4, eps=0.0) for s in sketches]))
     return x * factor.reshape(-1, 1, 1)
 
 

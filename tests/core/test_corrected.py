@@ -11,6 +11,7 @@ from torch import Tensor
 from cases import F32, F64
 from checks import assert_close
 from sketchy.core import corrected
+from sketchy.core.tasks import run
 
 EXACT = 1e-10
 SINGLE = 2e-5  # float32, relative to the whole step
@@ -91,7 +92,7 @@ def random(shape, seed: int) -> Tensor:
 
 
 def project(X: Tensor, case: Twin) -> corrected.Coordinates:
-    return corrected.project(X[None], case.U[None], case.V[None])
+    return run(corrected.project(X[None], case.U[None], case.V[None]))
 
 
 @given(twins())
@@ -116,7 +117,7 @@ def test_the_parts_are_orthogonal_and_add_up(case):
 @given(twins())
 def test_squares_are_the_mean_squares_of_the_dense_parts(case):
     X = random(case.sizes, 2)
-    found = corrected.squares(project(X, case), case.U[None], case.V[None], X.square().sum()[None])[0]
+    found = run(corrected.squares(project(X, case), case.U[None], case.V[None], X.square().sum()[None]))[0]
     assert found.dtype == F64 and (found >= 0).all()
     assert_close(found, case.pool(case.coordinates(X) ** 2), scale=X.square().max(), tolerance=EXACT)
     total = X.square().sum()
@@ -132,7 +133,7 @@ def test_transport_is_the_dense_one_by_squared_cosines_averaged_over_what_shares
     expected = new.pool((O_L * O_L) @ case.spread(moments) @ (O_R * O_R).T)
     exists = case.multiplicity() > 0
     bases = ((b.U[None], b.V[None]) for b in (case, new))
-    found = torch.where(exists, corrected.transport(moments[None], *bases)[0], 0.0)
+    found = torch.where(exists, run(corrected.transport(moments[None], *bases))[0], 0.0)
     assert_close(found, expected, scale=moments.max(), tolerance=EXACT)
     before, after = (corrected.mass(each[None], case.sizes) for each in (moments, found))
     assert_close(after, before, scale=before, tolerance=EXACT)
@@ -174,8 +175,8 @@ def test_float32_agrees_with_float64(ranks):
     X = random((5, 8, 6), 6)
     for dtype in (F32, F64):
         x, U, V = X.to(dtype), case.U.to(dtype).expand(5, -1, -1), case.V.to(dtype).expand(5, -1, -1)
-        parts = corrected.project(x, U, V)
-        moments = corrected.squares(parts, U, V, x.double().square().sum((1, 2)))
+        parts = run(corrected.project(x, U, V))
+        moments = run(corrected.squares(parts, U, V, x.double().square().sum((1, 2))))
         steps.append(corrected.apply_(x.clone(), U, V, parts, moments, eps=1e-7))
     assert_close(steps[0], steps[1], scale=steps[1].abs().max(), tolerance=SINGLE)
 
@@ -186,8 +187,8 @@ def test_rounding_is_not_raised_to_a_step_in_float32(rng):
     U, _, Vt = torch.linalg.svd(G, full_matrices=True)
     for l, r in ((40, 30), (12, 30), (12, 12)):
         bases = U[None, :, :l], Vt.T[None, :, :r]
-        parts = corrected.project(G[None], *bases)
-        moments = corrected.squares(parts, *bases, G.double().square().sum()[None])
+        parts = run(corrected.project(G[None], *bases))
+        moments = run(corrected.squares(parts, *bases, G.double().square().sum()[None]))
         step = corrected.apply_(G[None].clone(), *bases, parts, moments, eps=1e-7)[0]
         expected = U[:, :2] @ Vt[:2]
         assert (step - expected).norm() <= RAISED_ROUNDING * expected.norm()
@@ -207,7 +208,7 @@ def test_a_stack_equals_its_members(rng):
     cases = [twin((5, 4), (3, 2), seed=s) for s in range(3)]
     U, V = torch.stack([c.U for c in cases]), torch.stack([c.V for c in cases])
     X, moments = torch.randn(3, 5, 4, generator=rng, dtype=F64), torch.rand(3, 4, 3, generator=rng).double()
-    together = corrected.apply_(X.clone(), U, V, corrected.project(X, U, V), moments, 1e-7)
+    together = corrected.apply_(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7)
     for i, c in enumerate(cases):
         alone = corrected.apply_(
             X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7

@@ -71,7 +71,7 @@ def test_left_singular_is_the_leading_part_of_the_svd(shape, rng):
 def test_fill_keeps_live_columns_and_stays_orthonormal(rng):
     U = torch.linalg.qr(torch.randn(2, 10, 4, generator=rng, dtype=F64))[0]
     live = torch.tensor([[True, True, False, False], [True, True, True, True]])
-    filled = linalg.fill(U, live)
+    filled = run(linalg.fill(U, live))
     assert orthonormality(filled) < 1e-13
     assert_close(filled[0, :, :2], U[0, :, :2], scale=1, tolerance=1e-13)
     assert_close(filled[1], U[1], scale=1, tolerance=1e-13)
@@ -171,13 +171,13 @@ def test_the_bound_by_traces_counts_the_cut_once():
 def test_the_allowance_for_rounding_grows_with_the_length_of_sums():
     eps = torch.finfo(F64).eps
     square, tall, wide = (
-        certificate.rounding(torch.zeros(shape, dtype=F64), traced=True)
+        certificate.rounding(torch.zeros(shape, dtype=F64), shape, traced=True)
         for shape in ((4, 4), (400, 4), (4, 400))
     )
     assert (tall[0] - square[0]) / eps == pytest.approx(20 - 2)
     assert wide[0] == tall[0] and (wide[1] - square[1]) / eps == pytest.approx(20 - 2)
-    assert certificate.rounding(torch.zeros(400, 4, dtype=F64), traced=False) == (40 * eps,)
-    assert certificate.rounding(torch.zeros(900, 4, 4, dtype=F64), traced=True) == square
+    assert certificate.rounding(torch.zeros(400, 4, dtype=F64), (400, 4), traced=False) == (40 * eps,)
+    assert certificate.rounding(torch.zeros(900, 4, 4, dtype=F64), (4, 4), traced=True) == square
 
 
 def test_the_norm_bound_of_a_multiple_of_the_identity_is_its_formula(rng):

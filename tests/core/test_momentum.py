@@ -10,6 +10,7 @@ from cases import F32, F64
 from checks import assert_close
 from sketchy.core import momentum
 from sketchy.core.moments import like
+from sketchy.core.tasks import Task, run
 
 EXACT = 1e-13
 BFLOAT16 = 2.0**-8  # half a unit of the last place, relative
@@ -22,7 +23,7 @@ def averages(G: torch.Tensor, beta1: float, moving_average: bool) -> torch.Tenso
 
 
 def looked(*given: Any, **options: Any) -> Tensor:
-    x, factor = momentum.advance_(*given, **options)
+    x, factor = run(momentum.advance_(*given, **options))
     return x * like(factor, x)
 
 
@@ -32,7 +33,7 @@ def test_momentum_is_the_decayed_sum(beta1, moving_average, rng):
     G = torch.randn(9, 2, 3, 4, generator=rng, dtype=F64)
     M = torch.zeros_like(G[0])
     for g in G:
-        momentum.advance_(M, g, beta1, torch.ones(2), moving_average=moving_average, nesterov=False)
+        run(momentum.advance_(M, g, beta1, torch.ones(2), moving_average=moving_average, nesterov=False))
     assert_close(M, averages(G, beta1, moving_average), scale=1, tolerance=EXACT)
 
 
@@ -80,7 +81,12 @@ def test_each_parameter_of_a_stack_has_its_own_age(rng):
 def test_bfloat16_storage_rounds_once_a_step_and_the_step_itself_is_not_rounded(rng):
     M, G = torch.randn(1, 50, generator=rng).bfloat16(), torch.randn(1, 50, generator=rng)
     exact = 0.9 * M.double() + 0.1 * G.double()
-    options = {"moving_average": True, "nesterov": True, "keep": lambda new: M.copy_(new)}
+
+    def keep(new: Tensor) -> Task[None]:
+        yield from ()
+        M.copy_(new)
+
+    options = {"moving_average": True, "nesterov": True, "keep": keep}
     returned = looked(M.float(), G, 0.9, torch.ones(1), **options)
     assert returned.dtype == F32 and M.dtype == torch.bfloat16
     assert_close(returned, 0.9 * exact / (1 - 0.9) + 0.1 * G, scale=1, tolerance=1e-5)

@@ -8,6 +8,7 @@ from checks import assert_close
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.core import momentum
 from sketchy.core.extremes import energies
+from sketchy.core.tasks import run
 from sketchy.core.tuned import panels, sizes
 
 SHAPES = [(1, 7, 5), (4, 7, 5), (3, 40), (5,), (2, 3, 4, 5), (1, 1, 90)]
@@ -47,9 +48,9 @@ def test_momentum_is_the_same_by_panels(moving_average, nesterov, small_cache, m
     G, M = torch.randn(2, 3, 11, 6, generator=rng, dtype=F64)
     options = {"moving_average": moving_average, "nesterov": nesterov}
     by_panels, kept = M.clone(), M.clone()
-    found = momentum.advance_(by_panels, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options)
+    found = run(momentum.advance_(by_panels, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options))
     monkeypatch.setattr(sizes, "PANEL_BYTES", 1 << 30)
-    expected = momentum.advance_(kept, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options)
+    expected = run(momentum.advance_(kept, G, 0.9, torch.tensor([1.0, 2.0, 3.0]), **options))
     assert all(map(torch.equal, found, expected)) and torch.equal(by_panels, kept)
 
 

@@ -9,6 +9,7 @@ from checks import assert_close
 from sketchy import reference
 from sketchy.core.linalg import gaussian
 from sketchy.core.polar import polar_
+from sketchy.core.tasks import run
 
 F64 = torch.float64
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (5, 1)]
@@ -22,14 +23,14 @@ def matrix(m, n, seed=0, dtype=F64):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_step_is_newton_schulz_on_the_matrix_itself(shape, steps):
     X, scale = matrix(*shape), torch.tensor([0.5], dtype=F64)
-    direction, factor = polar_(X.clone(), scale, steps)
+    direction, factor = run(polar_(X.clone(), scale, steps))
     assert_close(factor * direction[0], reference.polar(0.5 * X[0], steps), scale=1, tolerance=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_after_enough_steps_singular_values_are_alike_and_vectors_are_kept(shape):
     X = matrix(*shape)
-    direction, scale = polar_(X.clone(), torch.ones(1, dtype=F64), 8)
+    direction, scale = run(polar_(X.clone(), torch.ones(1, dtype=F64), 8))
     U, _, V = torch.linalg.svd(X[0], full_matrices=False)
     turned = U.T @ (scale * direction[0]) @ V.T
     values = turned.diagonal()
@@ -47,7 +48,7 @@ def test_after_enough_steps_singular_values_are_alike_and_vectors_are_kept(shape
 def test_the_length_stays_the_same_and_zero_stays_zero(power, dtype, shape, zero):
     X = matrix(*shape, dtype=dtype) * 10.0**power * (0 if zero else 1)
     both = torch.cat([X, matrix(*shape, seed=1, dtype=dtype)])
-    direction, scale = polar_(both.clone(), torch.ones(2, dtype=F64), 3)
+    direction, scale = run(polar_(both.clone(), torch.ones(2, dtype=F64), 3))
     found = scale * torch.linalg.matrix_norm(direction.double())
     expected = torch.linalg.matrix_norm(both.double())
     assert direction.isfinite().all()
@@ -57,5 +58,5 @@ def test_the_length_stays_the_same_and_zero_stays_zero(power, dtype, shape, zero
 @pytest.mark.parametrize("size", [1e-30, 1e25])
 def test_the_polar_factor_does_not_depend_on_the_size_of_a_direction(size):
     X, one = matrix(4, 9, dtype=torch.float32), torch.ones(1, dtype=F64)
-    (found, factor), (expected, scale) = (polar_(c * X, one, 3) for c in (size, 1.0))
+    (found, factor), (expected, scale) = (run(polar_(c * X, one, 3)) for c in (size, 1.0))
     assert_close(factor / size * found, scale * expected, scale=1, tolerance=1e-5)

@@ -11,6 +11,7 @@ from sketchy.core import dense as whole
 from sketchy.core import sketch
 from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, precondition_
 from sketchy.core.sketch import Sketch
+from sketchy.core.tasks import run
 
 DIM = 12
 EXPONENTS = (1 / 6, 1 / 4, 1 / 2, 1.0)
@@ -42,8 +43,8 @@ def multiplied(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def applied(root: InverseRoot, x: torch.Tensor) -> torch.Tensor:
     """G̃^(-e) x, and the same from the right."""
-    left = multiplied(root.apply_(x.clone()), root.scale)
-    right = multiplied(root.apply_right_(x.mT.clone()), root.scale).mT
+    left = multiplied(run(root.apply_(x.clone())), root.scale)
+    right = multiplied(run(root.apply_right_(x.mT.clone())), root.scale).mT
     assert_close(
         left, right, scale=left.abs().max().clamp(min=1e-300), tolerance=1e-5 if x.dtype == F32 else EXACT
     )
@@ -117,7 +118,7 @@ def test_preconditioning_multiplies_each_axis_by_its_own_root(block, rng):
             eye = torch.eye(d, dtype=F64)
             product = torch.kron(product, eye if root is None else applied(root, eye.unsqueeze(0))[0])
         expected = (product @ x.flatten()).reshape(x.shape)
-        found = multiplied(*precondition_(x.clone(), roots))
+        found = multiplied(*run(precondition_(x.clone(), roots)))
         assert_close(found, expected, scale=expected.abs().max(), tolerance=1e-12)
 
 

@@ -293,6 +293,16 @@ def test_blocks_of_half_size_are_separate_parameters(kind, graft, rank):
         assert_close(found[corner], expected, scale=1, tolerance=SOAP)
 
 
+@pytest.mark.parametrize("shape", [(3, 7, 4), (2, 5, 3, 2)])
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP, Shampoo])
+def test_stacked_matrices_are_separate_parameters(kind, shape):
+    X, G = start(shape), gradients(shape)
+    options = {"lr": LR} | ({} if kind is Shampoo else {"rank": 2})
+    found = train_one(kind, X, G, stacked=True, **options)
+    for i, expected in enumerate(train(kind, list(X), list(G.unbind(1)), **options)):
+        assert_close(found[:, i], expected, scale=1, tolerance=SOAP)
+
+
 @pytest.mark.parametrize("rank", [2, 9])
 def test_uneven_blocks_are_separate_parameters_too(rank):
     """A (7, 5) weight in blocks of 4: (4, 3), (4, 2), (3, 3), (3, 2)."""

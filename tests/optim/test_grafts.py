@@ -34,7 +34,7 @@ def stepped(rule: str | None, G: Tensor, beta2: float = BETA2, eps: float = EPS)
         for p, own in zip(params, g, strict=True):
             p.grad = own.clone()
         stack = Stack(params, states, plan, group, due=True)
-        length = plan.graft.update(stack, tasks.run(stack.gradients()))
+        length = tasks.run(plan.graft.update(stack, tasks.run(stack.gradients())))
         if g is not G[-1]:
             stack.keep()
     return plan.graft, stack, length
@@ -45,13 +45,13 @@ def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
     part, stack, lent = stepped(rule, G, beta2)
     ones = torch.ones(len(x), dtype=F64)
     if rule is not None and rule.endswith("_normalized"):
-        of_gradient = part._length(stack, G[-1], over=frobenius(as_matrix(G[-1])))
+        of_gradient = tasks.run(part._length(stack, G[-1], over=frobenius(as_matrix(G[-1]))))
         assert_close(lent, of_gradient, scale=lent.max(), tolerance=EXACT)
-        length = part._length(stack, x, over=frobenius(as_matrix(x)))
+        length = tasks.run(part._length(stack, x, over=frobenius(as_matrix(x))))
     else:
         assert lent is None
-        length = part.length(stack, x, ones)
-    step = part.step(stack, x, length)
+        length = tasks.run(part.length(stack, x, ones))
+    step = tasks.run(part.step(stack, x, length))
     if length is not None:
         found = as_matrix(step).flatten(1).norm(dim=1).double()
         assert_close(length, found, scale=found.max(), tolerance=1e-5 if x.dtype == F32 else EXACT)
@@ -59,7 +59,7 @@ def run(rule: str | None, G: Tensor, x: Tensor, beta2: float = BETA2) -> Tensor:
 
 
 def rescaled(direction: Tensor, wanted: Tensor) -> Tensor:
-    return direction * like(moments.ratio(wanted, direction), direction)
+    return direction * like(tasks.run(moments.ratio(wanted, direction)), direction)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def test_a_step_of_its_own_length_is_lengthened_to_half_the_lent_one_and_others_
     own, lent = torch.tensor([1.0, 1.0, 0.0], dtype=F64), torch.tensor([1.9, 2.1, 0.0], dtype=F64)
     for rule, expected in (("own", torch.tensor([1.0, 1.05, 0.0])), ("rows", lent), (None, own / 2)):
         part, stack, _ = stepped(rule, direction.unsqueeze(0))
-        found = part.rescale(stack, direction, own, lent * length)
+        found = tasks.run(part.rescale(stack, direction, own, lent * length))
         assert_close(found, 2 * expected, scale=1, tolerance=1e-7)  # graft_scale
 
 
@@ -199,8 +199,9 @@ def test_one_large_entry_does_not_lengthen_the_factored_step(outlier, rng):
     G[0, 0, 0] = outlier
     part, stack, _ = stepped("factored", G.unsqueeze(0), beta2=0.99, eps=0.0)
     limit = 4 * (32 * 24) ** 0.5
-    length = part.length(stack, G, torch.ones(1, dtype=F64))
-    free = moments.factored_length(G, *part._factors(stack))
-    assert_close(part.step(stack, G, length).flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
+    length = tasks.run(part.length(stack, G, torch.ones(1, dtype=F64)))
+    free = tasks.run(moments.factored_length(G, *tasks.run(part._factors(stack))))
+    step = tasks.run(part.step(stack, G, length))
+    assert_close(step.flatten(1).norm(dim=1), length, scale=limit, tolerance=1e-12)
     assert length <= limit * (1 + 1e-12)
     assert (free > limit) == (outlier > 1)

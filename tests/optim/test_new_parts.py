@@ -68,14 +68,16 @@ class Constant(Rule):
     def of(cls, weight: WeightSpec) -> "Constant":
         return cls({"toys": weight.block_slot(Meaning.MOMENT, FLOAT64, (3,), (None,))})
 
-    def update(self, stack: Stack, G: Gradient) -> Tensor:
+    def update(self, stack: Stack, G: Gradient) -> Task[Tensor]:
+        yield from ()
         stack["toys"] = stack["toys"] + 1
         return torch.ones(len(G.norm), dtype=torch.float64)
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        yield from ()
         return x / x.norm()
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
         raise AssertionError("update has said it")
 
 
@@ -122,7 +124,8 @@ class Signs:
     ) -> Task[None]:
         yield from ()
 
-    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> Task[tuple[Tensor, Tensor]]:
+        yield from ()
         return x.sign_(), torch.ones_like(scale)
 
 

@@ -40,6 +40,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("solver", "magic", "solver='magic'"),
     ("block_size", 0, "block_size=0"),
     ("stack_size", 0, "stack_size=0"),
+    ("stacked", 1, "stacked=1"),
     ("graft_scale", -1.0, "graft_scale=-1.0"),
     ("merge_dims", 0, "merge_dims=0"),
     ("one_sided", 1, "one_sided=1"),

@@ -5,6 +5,7 @@ For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -207,7 +208,9 @@ class _Weight:
         new = core.update(sketch, A, beta2=self.settings.beta2, solver="subspace", probes=probes)
         if certain(good):
             return new
-        return Sketch(*(torch.where(good, vars(new)[name], vars(sketch)[name]) for name in vars(new)))
+        old = sketch.tensors
+        kept: dict[str, Any] = {name: torch.where(good, x, old[name]) for name, x in new.tensors.items()}
+        return Sketch(**kept)
 
     def readings(self, name: str) -> Iterator[Reading]:
         for axis, factor in zip(AXES, self.factors, strict=True):
@@ -224,7 +227,7 @@ class _Weight:
         """The state as a flat dict of tensors, not copied."""
         counts = {"trace": self.trace, "skipped": self.skipped, "seen": torch.tensor(self.seen)}
         for axis, factor in zip(AXES, self.factors, strict=True):
-            fields = {"covariance": factor} if isinstance(factor, Tensor) else vars(factor)
+            fields = {"covariance": factor} if isinstance(factor, Tensor) else factor.tensors
             counts |= {f"{axis}_{field}": value for field, value in fields.items()}
         return counts
 

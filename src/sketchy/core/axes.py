@@ -22,6 +22,7 @@ class Layout:
     merged: tuple[int, ...]  # d_1, ..., d_N: its shape after merging neighbouring axes
     block: tuple[int, ...]  # b_1, ..., b_N: the shape of one block
     cuts: tuple[int, ...]  # the number of blocks along each axis
+    stacked: bool = False  # whether the first axis of the weight counts its blocks
 
     @cached_property
     def count(self) -> int:
@@ -30,16 +31,17 @@ class Layout:
 
     def split(self, x: Tensor) -> Tensor:
         """(K, *shape) → (K * count, *block). The result may be a view of x: do not write to it."""
-        x = x.reshape(-1, *self.merged)
+        x = x.reshape(len(x), *self.merged)
         if self.count == 1:
             return x
         padding = [c * b - d for d, b, c in zip(self.merged, self.block, self.cuts, strict=True)]
         if any(padding):  # `pad` copies even where there is nothing to pad
             x = torch.nn.functional.pad(x, [side for end in reversed(padding) for side in (0, end)])
         axes = range(len(self.merged))
-        x = x.reshape(-1, *(size for pair in zip(self.cuts, self.block, strict=True) for size in pair))
+        pairs = zip(self.cuts, self.block, strict=True)
+        x = x.reshape(len(x), *(size for pair in pairs for size in pair))
         x = x.permute(0, *(1 + 2 * i for i in axes), *(2 + 2 * i for i in axes))
-        return x.reshape(-1, *self.block)
+        return x.reshape(len(x) * self.count, *self.block)
 
     def each(self, values: Tensor) -> Tensor:
         """(K,) → (K * count,): repeat the value of each weight for each of its blocks."""
@@ -53,14 +55,27 @@ class Layout:
             blocks = blocks.permute(0, *(1 + i + side * n for i in range(n) for side in (0, 1)))
             blocks = blocks.reshape(-1, *(c * b for c, b in zip(self.cuts, self.block, strict=True)))
             blocks = blocks[(slice(None), *(slice(d) for d in self.merged))]
-        return blocks.reshape(-1, *self.shape)
+        return blocks.reshape(len(blocks), *self.shape)
 
 
 @lru_cache(maxsize=4096)
 def layout(
-    shape: tuple[int, ...], *, merge_dims: int | None, block_size: int | None, flat: bool = False
+    shape: tuple[int, ...],
+    *,
+    merge_dims: int | None,
+    block_size: int | None,
+    flat: bool = False,
+    stacked: bool = False,
 ) -> Layout:
-    """The layout of a weight; ``flat`` makes it one vector, as S-AdaGrad sees it (Alg. 2)."""
+    """The layout of a weight.
+
+    ``flat`` makes it one vector, as S-AdaGrad sees it (Alg. 2). With ``stacked``, a weight with three or more
+    axes is a stack of matrices, as of experts (E, m, n): each of them is one block.
+    """
+    if stacked and not flat and len(shape) > 2:
+        rows, *others = merge(shape[1:], merge_dims)
+        cuts = (shape[0], *[1] * len(others))
+        return Layout(shape, (shape[0] * rows, *others), (rows, *others), cuts, stacked=True)
     merged = (math.prod(shape),) if flat else merge(shape, merge_dims)
     cuts = tuple(1 if block_size is None else max(1, -(-d // block_size)) for d in merged)
     # the smallest blocks for this number of cuts: they need the least padding
@@ -90,14 +105,14 @@ def merge(shape: tuple[int, ...], merge_dims: int | None) -> tuple[int, ...]:
 
 def as_matrix(x: Tensor) -> Tensor:
     """Reshape (S, b_1, ..., b_N) to (S, b_1, rest)."""
-    return x.reshape(x.shape[0], x.shape[1], -1)
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))  # -1 is refused if there are no entries
 
 
 def unfold(x: Tensor, axis: int) -> Tensor:
     """Reshape (S, b_1, ..., b_N) to matrices (S, b_axis, rest), whose columns are fibres along ``axis``."""
     if x.dim() == 3:
         return (x, x.mT)[axis]
-    return x.movedim(1 + axis, 1).reshape(x.shape[0], x.shape[1 + axis], -1)
+    return as_matrix(x.movedim(1 + axis, 1))
 
 
 def fold(matrix: Tensor, axis: int, like: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sketchy.core.spread import Spread, total
+from sketchy.core.tasks import Task
+
 # What rounding adds to the error of one update, relative to ‖C'‖ and in units of eps. LAPACK's SVD has an
 # error of about 20 eps; for float32 it runs in float64. The long sums of the subspace solver add the root of
 # their length. That part is in float32's eps even where products use fewer digits (TF32, bfloat16).
@@ -28,8 +31,8 @@ _COARSE = dict.fromkeys(("tf32", "high"), 2.0**-10) | dict.fromkeys(("bf16", "me
 _CHEBYSHEV_DEGREE = 2
 
 
-def rounding(A: Tensor, *, traced: bool) -> tuple[float, ...]:
-    """What rounding may add in one update with A (..., d, k).
+def rounding(A: Tensor, shape: tuple[int, int], *, traced: bool) -> tuple[float, ...]:
+    """What rounding may add in one update with A (..., d, k), of which parts may lie here. ``shape``: d, k.
 
     The first number is relative to ‖C'‖. The second, relative to tr C', is for bounds by traces (``traced``).
     """
@@ -37,8 +40,8 @@ def rounding(A: Tensor, *, traced: bool) -> tuple[float, ...]:
     if not traced:
         return (_ROUNDING[A.dtype] * coarse,)
     return (
-        _ROUNDING[A.dtype] * coarse + max(A.shape[-2:]) ** 0.5 * eps,
-        _TRACE_ROUNDING * coarse + A.shape[-1] ** 0.5 * eps,  # second term: from sums of k squares
+        _ROUNDING[A.dtype] * coarse + max(shape) ** 0.5 * eps,
+        _TRACE_ROUNDING * coarse + shape[1] ** 0.5 * eps,  # second term: from sums of k squares
     )
 
 
@@ -148,8 +151,11 @@ def rounding_error(eigenvalues: Tensor, dtype: torch.dtype) -> Tensor:
     return _ROUNDING[dtype] * torch.finfo(dtype).eps * eigenvalues[..., 0]
 
 
-def exchange_error(basis: Tensor, eigenvalues: Tensor, other: Tensor) -> Tensor:
+def exchange_error(
+    basis: Tensor, eigenvalues: Tensor, other: Tensor, spread: Spread | None = None
+) -> Task[Tensor]:
     """A bound on how much B Bᵀ changes when ``other`` replaces its basis: 2 ‖E‖ ‖B‖ + ‖E‖² for E = B' - B."""
     E = (other - basis).double() * eigenvalues.sqrt().unsqueeze(-2)
-    size = (E.mT @ E).abs().sum(-1).amax(-1).sqrt()  # ‖EᵀE‖ is at most its largest row sum
+    gram = yield from total(E.mT @ E, spread)
+    size = gram.abs().sum(-1).amax(-1).sqrt()  # ‖EᵀE‖ is at most its largest row sum
     return size * (2 * eigenvalues[..., 0].sqrt() + size)

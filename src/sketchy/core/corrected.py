@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from sketchy.core.extremes import as_weights, energies, row_energy
+from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
+from sketchy.core.tasks import Task, gather
 
 # Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
 # low rank with sides up to 4096. At or below this threshold an entry counts as noise. Divided by its own root
@@ -33,24 +35,32 @@ class Coordinates:
     core: Tensor  # Uᵀ X V, (S, l, r)
 
 
-def project(X: Tensor, U: Tensor, V: Tensor) -> Coordinates:
-    """The coordinates of X in both bases. O(m n (l + r))."""
-    left = U.mT @ X
-    return Coordinates(left, X @ V, left @ V)
+def project(X: Tensor, U: Tensor, V: Tensor, spreads: Spreads = WHOLE) -> Task[Coordinates]:
+    """The coordinates of X in both bases. O(m n (l + r)). ``spreads``: of the rows and the columns of X."""
+    rows, columns = spreads
+    left = yield from total(U.mT @ X, rows)
+    right = yield from total(X @ V, columns)
+    return Coordinates(left, right, (yield from total(left @ V, columns)))
 
 
-def squares(parts: Coordinates, U: Tensor, V: Tensor, total: Tensor) -> Tensor:
+def squares(
+    parts: Coordinates, U: Tensor, V: Tensor, energy: Tensor, spreads: Spreads = WHOLE
+) -> Task[Tensor]:
     """The mean square of each part's entries, (S, l + 1, r + 1), float64. O((m + n) l r).
 
-    ``total``: ‖X‖², (S,). The parts are orthogonal, so the mass of the rest follows by subtraction. The edges
-    are formed: by subtraction their roots would have errors of √eps, and small roots would amplify them.
+    ``energy``: ‖X‖², (S,). The parts are orthogonal, so the mass of the rest follows by subtraction. The
+    edges are formed: by subtraction their roots would have errors of √eps, and small roots would amplify
+    them.
     """
-    (l, n), (m, r) = parts.left.shape[-2:], parts.right.shape[-2:]
+    l, r = parts.core.shape[-2:]
+    m, n = _shape(U, V, spreads)
+    rows, columns = spreads
     core = parts.core.double().square()
-    left = row_energy(torch.baddbmm(parts.left, parts.core, V.mT, alpha=-1))
-    right = energies(_right_edge(parts, U))[1]
-    rest = total - core.sum((-2, -1)) - left.sum(-1) - right.sum(-1)
-    rest = torch.maximum(rest, _LOST * torch.finfo(parts.core.dtype).eps * total)
+    left_edge = torch.baddbmm(parts.left, parts.core, V.mT, alpha=-1)
+    left = yield from total(row_energy(left_edge), columns)
+    right = yield from total(energies(_right_edge(parts, U))[1], rows)
+    rest = energy - core.sum((-2, -1)) - left.sum(-1) - right.sum(-1)
+    rest = torch.maximum(rest, _LOST * torch.finfo(parts.core.dtype).eps * energy)
     sizes = (max(size, 1) for size in (n - r, m - l, (m - l) * (n - r)))
     return _bordered(core, *(mass / size for mass, size in zip((left, right, rest), sizes, strict=True)))
 
@@ -67,18 +77,27 @@ def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
     return (left.unsqueeze(-1) * moments * right).sum((-2, -1))
 
 
-def transport(moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> Tensor:
+def transport(
+    moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], spreads: Spreads = WHOLE
+) -> Task[Tensor]:
     """Convert second moments from the ``old`` bases (U, V) to the ``new`` ones.
 
     If entries are uncorrelated, the variance along a new direction is the average of the old variances,
     weighted by squared cosines. The part outside the old basis has the variance of the outside.
     """
-    left, right = (_squared_cosines(b, a) for a, b in zip(old, new, strict=True))
+    left, right = yield from gather(map(_squared_cosines, new, old, spreads))
     return left @ moments @ right.mT
 
 
 def apply_(
-    X: Tensor, U: Tensor, V: Tensor, parts: Coordinates, moments: Tensor, eps: float, rounding: float = 0.0
+    X: Tensor,
+    U: Tensor,
+    V: Tensor,
+    parts: Coordinates,
+    moments: Tensor,
+    eps: float,
+    rounding: float = 0.0,
+    spreads: Spreads = WHOLE,
 ) -> Tensor:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
@@ -87,27 +106,32 @@ def apply_(
     only rounding noise, the result is zero. X is overwritten, unless both bases are square.
     """
     l, r = parts.core.shape[-2:]
+    m, n = _shape(U, V, spreads)
     root = moments.sqrt()
     largest = root.amax((-2, -1), keepdim=True)
     noise = _NOISE * torch.finfo(X.dtype).eps * largest
     live = root > noise
     raised = root + eps * largest
     if rounding > 0:
-        m, n = U.shape[-2], V.shape[-2]
         raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
     trust = torch.where(live, (root - noise) / noise, 0.0).clamp(max=1)
     weight = as_weights(trust / torch.where(live, raised, 1.0), X)
     # outside a square basis there is only rounding noise, which small roots would amplify
-    weight[..., -1, :] *= U.shape[-2] > l
-    weight[..., :, -1] *= V.shape[-2] > r
+    weight[..., -1, :] *= m > l
+    weight[..., :, -1] *= n > r
     core, left, right, rest = _unbordered(weight)
-    if U.shape[-2] == l and V.shape[-2] == r:
+    if m == l and n == r:
         return U @ (core * parts.core) @ V.mT
     # core and left edge, minus what rest * X below already contains of them
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
     return X.mul_(rest).baddbmm_(
         torch.cat([U, (right - rest) * _right_edge(parts, U)], -1), torch.cat([inner, V.mT], -2)
     )
+
+
+def _shape(U: Tensor, V: Tensor, spreads: Spreads) -> tuple[int, ...]:
+    """m and n, of the whole matrix."""
+    return tuple(size(basis.shape[-2], spread) for basis, spread in zip((U, V), spreads, strict=True))
 
 
 def _right_edge(parts: Coordinates, U: Tensor) -> Tensor:
@@ -125,16 +149,17 @@ def _unbordered(M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return M[..., :-1, :-1], M[..., :-1, -1:], M[..., -1:, :-1], M[..., -1:, -1:]
 
 
-def _squared_cosines(new: Tensor, old: Tensor) -> Tensor:
+def _squared_cosines(new: Tensor, old: Tensor, spread: Spread | None) -> Task[Tensor]:
     """Squared cosines between new and old directions, (S, l + 1, l + 1). The last row and column are those of
     the outside. Each row sums to 1. O(d l²).
 
     What old directions leave to the outside is formed: 1 - Σ cos² would have errors of eps, and the moments
     outside are often much smaller than those inside.
     """
-    d, l = old.shape[-2:]
-    cosines = new.mT @ old
+    d, l = size(old.shape[-2], spread), old.shape[-1]
+    cosines = yield from total(new.mT @ old, spread)
     P = cosines.double().square()
     from_outside = (1 - P.sum(-1)).clamp(min=0)
-    outside_from = energies(torch.baddbmm(old, new, cosines, alpha=-1))[1] / max(d - l, 1)
+    lost = energies(torch.baddbmm(old, new, cosines, alpha=-1))[1]
+    outside_from = (yield from total(lost, spread)) / max(d - l, 1)
     return _bordered(P, from_outside, outside_from, (1 - outside_from.sum(-1)).clamp(min=0))

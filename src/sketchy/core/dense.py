@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sketchy.core.extremes import divide, extreme_scale, frobenius
 from sketchy.core.sketch import NOISE, Sketch
+from sketchy.core.spread import Spread, part, size, solved, total, whole
 from sketchy.core.tasks import Task, run
 from sketchy.core.tuned.sizes import COLUMNS_IN_DOUBLE
 
@@ -26,29 +27,50 @@ def update(sketch: Sketch, A: Tensor, *, beta2: float = 1.0, norm: Tensor | None
     return run(update_task(sketch, A, beta2=beta2, norm=norm))
 
 
-def update_task(sketch: Sketch, A: Tensor, *, beta2: float, norm: Tensor | None = None) -> Task[Sketch]:
-    """`update` as a task."""
-    U, lam = sketch.basis.double(), beta2 * sketch.eigenvalues
+def update_task(
+    sketch: Sketch,
+    A: Tensor,
+    *,
+    beta2: float,
+    norm: Tensor | None = None,
+    columns: Spread | None = None,
+) -> Task[Sketch]:
+    """`update` as a task. ``columns``: the spread of A's columns. If A is spread, ``norm`` must be given.
+
+    If rows of A lie elsewhere, they are gathered: A Aᵀ is no sum over such parts.
+    """
+    own = sketch.spread
+    A = yield from whole(A, own)
+    U, lam = (yield from whole(sketch.basis, own)).double(), beta2 * sketch.eigenvalues
     norm = frobenius(A) if norm is None else norm
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is not None:
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
-    C = (U * lam.unsqueeze(-2)) @ U.mT
+    past = (U * lam.unsqueeze(-2)) @ U.mT
+    C = past if columns is None else torch.zeros_like(past)
     for some in A.split(COLUMNS_IN_DOUBLE, dim=-1):
         some = some.double()
         C.add_(some @ some.mT)
-    theta, Z = torch.linalg.eigh(C.neg_())  # negative, so that the largest comes first
-    theta = theta.neg_().clamp_(min=0)
+    C = C if columns is None else past.add_((yield from total(C, columns)))
+    theta, Z = _spectrum(C) if own is columns is None else (yield from solved((own, columns), _spectrum, C))
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
+    d, k = sketch.dim, size(A.shape[-1], columns)
     # at or below this share of the largest, an eigenvalue is a rounding error (of the basis, or from here)
-    empty = max((NOISE * eps) ** 2, NOISE * A.shape[-2] ** 0.5 * eps64)
+    empty = max((NOISE * eps) ** 2, NOISE * d**0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:
         theta = theta * scale.square().unsqueeze(-1)
-    rounding = _ROUNDING * eps + 2 * (A.shape[-2] + A.shape[-1]) ** 0.5 * eps64
+    rounding = _ROUNDING * eps + 2 * (d + k) ** 0.5 * eps64
     return Sketch(
-        basis=Z.to(sketch.basis.dtype),
+        basis=part(Z.to(sketch.basis.dtype), own),
         eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
         error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0],
+        spread=own,
     )
+
+
+def _spectrum(C: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenvalues of C, the largest first, and its eigenvectors. C is overwritten."""
+    theta, Z = torch.linalg.eigh(C.neg_())
+    return theta.neg_().clamp_(min=0), Z

@@ -8,7 +8,8 @@ uses a third method: products in float64, which are accurate for all float32 inp
 import torch
 from torch import Tensor
 
-from sketchy.core.tasks import Numbers, Request, Task, read, readable
+from sketchy.core.spread import WHOLE, Spreads, part, solved, total, whole
+from sketchy.core.tasks import Numbers, Task, Unread, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
@@ -45,22 +46,26 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
     return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
 
 
-def gram_factor(K: Tensor, plus: Tensor | None = None) -> Task[tuple[Tensor, bool] | None]:
+def gram_factor(
+    K: Tensor, plus: Tensor | None = None, spreads: Spreads = WHOLE
+) -> Task[tuple[Tensor, bool] | None]:
     """The Cholesky factor L of Kᵀ K + diag(plus) for K (..., d, l), and whether its pivots are graded.
 
-    ``plus``: (..., l). Return None if L cannot be trusted. That is so if the columns of K are nearly
-    dependent: then those of K L⁻ᵀ may not be orthonormal to working precision. It is also so if the lengths
-    of the columns differ so much that their squares don't fit float32's range. Pivots are graded if they
-    differ so much that an eigensolver of this precision loses the small ones.
+    ``plus``: (..., l). ``spreads``: of the rows of K, and of another axis if there is one. Return None if L
+    cannot be trusted. That is so if the columns of K are nearly dependent: then those of K L⁻ᵀ may not be
+    orthonormal to working precision. It is also so if the lengths of the columns differ so much that their
+    squares don't fit float32's range. Pivots are graded if they differ so much that an eigensolver of this
+    precision loses the small ones.
     """
     if not readable(K):
         return None
     added = () if plus is None else (plus,)
-    L, pivots = yield Request(_cholesky_, (lower_gram(K), *added), options={"rank": K.shape[-1]})
+    W = yield from total(lower_gram(K), spreads[0])
+    L, pivots = yield from solved(spreads, _cholesky_, W, *added, rank=K.shape[-1])
     return (L, _graded(pivots, L.dtype)) if _trusted(pivots) else None
 
 
-def _cholesky_(W: Tensor, plus: Tensor | None = None, *, rank: int) -> tuple[Tensor, Numbers]:
+def _cholesky_(W: Tensor, plus: Tensor | None = None, *, rank: int) -> tuple[Tensor, Unread]:
     """L (..., l, l), and the numbers that `_trusted` and `_graded` check."""
     squares = W.diagonal(dim1=-2, dim2=-1)[..., :rank]
     if plus is not None:
@@ -69,7 +74,7 @@ def _cholesky_(W: Tensor, plus: Tensor | None = None, *, rank: int) -> tuple[Ten
     L = L[..., :rank, :rank]
     pivots = L.diagonal(dim1=-2, dim2=-1).square()
     sines = (pivots / squares).amin(-1)
-    return L, read(failed, sines, *squares.aminmax(dim=-1), *pivots.aminmax(dim=-1))
+    return L, Unread((failed, sines, *squares.aminmax(dim=-1), *pivots.aminmax(dim=-1)))
 
 
 def _trusted(pivots: Numbers) -> bool:
@@ -118,25 +123,30 @@ def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return U[..., :rank].to(M), sigma[..., :rank].to(M)
 
 
-def left_singular_by_products(T: Tensor) -> Task[tuple[Tensor, Tensor]]:
+def left_singular_by_products(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple[Tensor, Tensor]]:
     """Left singular vectors and values of T (..., d, l), d >= l, mostly by matrix products.
 
     It takes Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L. If columns are nearly
     dependent, it takes the SVD instead. The result is as accurate as the SVD: to eps relative to the largest
     singular value. If squares would lose the small singular values, the eigenproblem is solved in float64. On
     an accelerator everything is in float64, from Tᵀ T. Vectors are orthonormal if their singular values are
-    above rounding errors; `fill` replaces the others.
+    above rounding errors; `fill` replaces the others. ``spreads``: see `gram_factor`.
     """
-    found = yield from gram_factor(T)
+    found = yield from gram_factor(T, spreads=spreads)
     if found is not None:
         L, graded = found
-        V, sigma = yield Request(_ritz, (L,), options={"precision": torch.float64 if graded else T.dtype})
+        V, sigma = yield from solved(spreads, _ritz, L, precision=torch.float64 if graded else T.dtype)
         return T @ V, sigma
     if _in_double(T):
         D = T.double()
-        V, sigma = yield Request(_ritz_in_double, (D.mT @ D,), options={"dtype": T.dtype})
+        W = yield from total(D.mT @ D, spreads[0])
+        V, sigma = yield from solved(spreads, _ritz_in_double, W, dtype=T.dtype)
         return (D @ V).to(T), sigma
-    return left_singular(T, T.shape[-1])
+    T = yield from whole(T, spreads[0])  # it is thin
+    if spreads == WHOLE:
+        return left_singular(T, T.shape[-1])
+    U, sigma = yield from solved(spreads, left_singular, T, rank=T.shape[-1])
+    return part(U, spreads[0]), sigma
 
 
 def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -155,15 +165,19 @@ def _ritz_in_double(W: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return V / torch.maximum(sigma, (eps * sigma[..., :1]).clamp(min=tiny)).unsqueeze(-2), sigma.to(dtype)
 
 
-def fill(U: Tensor, live: Tensor) -> Tensor:
+def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """Replace the columns of orthonormal U (..., d, l) that are not ``live`` (..., l) by random ones.
 
     A direction without mass may be replaced by any other. A random direction has a component along every new
     gradient, so the next power step finds it. This makes the subspace solver's cold start exact. Live columns
-    must come first; they do not change, up to rounding.
+    must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`.
     """
+    U = yield from whole(U, spreads[0])
     noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** 0.5
-    return orthonormal(torch.where(live.unsqueeze(-2), U, noise))
+    filled = torch.where(live.unsqueeze(-2), U, noise)
+    if spreads == WHOLE:
+        return orthonormal(filled)
+    return part((yield from solved(spreads, orthonormal, filled)), spreads[0])
 
 
 def _in_double(x: Tensor) -> bool:

@@ -7,15 +7,20 @@ stored as float64 numbers. A step is x divided by the root of the moment. Functi
 length do not form the step.
 
 Divisors are damped relative to the largest one, so multiplying all gradients by a constant changes no step.
+
+Steps and moments may lie on several ranks: ``spreads`` are those of the axes of a block (`core.spread`).
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from sketchy.core.axes import as_matrix
-from sketchy.core.extremes import as_weights, frobenius, row_energy
+from sketchy.core.extremes import as_weights, row_energy
+from sketchy.core.spread import WHOLE, Spread, Spreads, largest, norm, size, total
+from sketchy.core.tasks import Task
 from sketchy.core.tuned.panels import panels
 
 # The largest root mean square of a factored step. If one entry is much larger than the others of its row and
@@ -83,14 +88,16 @@ def divide_by_root(
     *,
     out: Tensor | None = None,
     limit: Tensor | None = None,
-) -> Tensor:
+    spreads: Spreads = WHOLE,
+) -> Task[Tensor]:
     """Adam's step: x / (root / √filled + eps max). It is zero if all gradients were zero. ``out`` may be x.
 
     ``filled``: (S,), see `correction`. ``limit``: (S,), of the absolute value of an entry, see `longest`.
     """
     step = torch.empty_like(x) if out is None else out
     most = None if limit is None else like(limit, x)
-    for stack, piece, divisor, factor in _divisors(root, filled, eps):
+    damping = yield from _damping(root, eps, spreads)
+    for stack, piece, divisor, factor in _divisors(root, filled, damping):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
         if most is not None:
             step[piece].clamp_(-most[stack], most[stack])
@@ -98,21 +105,33 @@ def divide_by_root(
 
 
 def length_over_root(
-    x: Tensor, root: Tensor, filled: Tensor, eps: float, over: Tensor | None = None
-) -> Tensor:
+    x: Tensor,
+    root: Tensor,
+    filled: Tensor,
+    eps: float,
+    over: Tensor | None = None,
+    spreads: Spreads = WHOLE,
+) -> Task[Tensor]:
     """The length (S,), float64, of `divide_by_root` for x (S, m, n), or x / ``over``, panel by panel."""
     rows = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
-    for stack, piece, divisor, factor in _divisors(root, filled, eps):
+    damping = yield from _damping(root, eps, spreads)
+    for stack, piece, divisor, factor in _divisors(root, filled, damping):
         rows[piece] = row_energy(_scaled(x[piece], factor, over, stack).div_(divisor))
-    return rows.sum(-1).sqrt()
+    return (yield from norm(rows, *spreads))
+
+
+def _damping(root: Tensor, eps: float, spreads: Spreads) -> Task[Tensor]:
+    """eps times the largest root of each matrix (S,)."""
+    entries = root.reshape(len(root), math.prod(root.shape[1:]))
+    most = entries.amax(-1) if entries.shape[1] else root.new_zeros(len(root))  # nothing may lie here
+    return eps * (yield from largest(most, *spreads))
 
 
 def _divisors(
-    root: Tensor, filled: Tensor, eps: float
+    root: Tensor, filled: Tensor, damping: Tensor
 ) -> Iterator[tuple[slice, tuple[slice, ...], Tensor, Tensor]]:
     """The divisor and the factor of `divide_by_root`, panel by panel."""
-    largest = root.reshape(len(root), -1).amax(-1)
-    damping, factor = like(eps * largest, root), like(filled.sqrt(), root)
+    damping, factor = like(damping, root), like(filled.sqrt(), root)
     for stack, piece in panels(root):
         # where the divisor is zero, the numerator is zero too, or negligible
         divisor = (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny)
@@ -129,32 +148,37 @@ def over_length(x: Tensor, length: Tensor) -> Tensor:
     return x / like(torch.where(length > 0, length, 1.0), x)
 
 
-def factored_inverse_roots(rows: Tensor, columns: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def factored_inverse_roots(
+    rows: Tensor, columns: Tensor, eps: float, spreads: Spreads = WHOLE
+) -> Task[tuple[Tensor, Tensor]]:
     """Roots a (S, m, 1) and b (S, 1, n) with a_i b_j = v_ij^(-1/2), v_ij = rows_i columns_j / Σ rows.
 
     v is the rank-one estimate of the matrix of second moments. It has the right row and column sums.
     """
-    total = rows.sum(-1, keepdim=True)
-    share = columns / torch.where(total > 0, total, 1.0)
-    a, b = (damped_inverse_root(values, eps) for values in (rows, share))
+    whole = yield from total(rows.sum(-1, keepdim=True), spreads[0])
+    share = columns / torch.where(whole > 0, whole, 1.0)
+    a = yield from damped_inverse_root(rows, eps, spreads[0])
+    b = yield from damped_inverse_root(share, eps, *spreads[1:])
     return a.unsqueeze(-1), b.unsqueeze(-2)
 
 
-def damped_inverse_root(values: Tensor, eps: float) -> Tensor:
+def damped_inverse_root(values: Tensor, eps: float, *spreads: Spread | None) -> Task[Tensor]:
     """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
-    damped = root + eps * root.amax(-1, keepdim=True)
+    damped = root + (yield from _damping(root, eps, spreads)).unsqueeze(-1)
     return damped.clamp(min=torch.finfo(damped.dtype).tiny).reciprocal() * (damped > 0)
 
 
-def row_roots(rows: Tensor, filled: Tensor, eps: float, entries: int) -> Tensor:
+def row_roots(
+    rows: Tensor, filled: Tensor, eps: float, entries: int, spread: Spread | None = None
+) -> Task[Tensor]:
     """a (S, m): the inverse roots of the rows' mean second moments.
 
     ``rows``: (S, m), sums over each row. ``filled``: (S,), see `correction`. ``entries``: the number of
-    entries of a block.
+    entries of a whole block. ``spread``: of the rows.
     """
-    mean = rows * (rows.shape[-1] / entries)
-    return damped_inverse_root(mean, eps) * filled.sqrt().unsqueeze(-1)
+    mean = rows * (size(rows.shape[-1], spread) / entries)
+    return (yield from damped_inverse_root(mean, eps, spread)) * filled.sqrt().unsqueeze(-1)
 
 
 def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
@@ -162,40 +186,54 @@ def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
     return (as_matrix(x) * as_weights(a.unsqueeze(-1), x)).reshape(x.shape)
 
 
-def length_by_rows(x: Tensor, a: Tensor) -> Tensor:
+def length_by_rows(x: Tensor, a: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The length (S,) of `step_by_rows`, float64."""
-    return (row_energy(as_matrix(x)).sqrt() * a).square().sum(-1).sqrt()
+    return (yield from norm((row_energy(as_matrix(x)).sqrt() * a).square(), *spreads))
 
 
-def factored_roots(rows: Tensor, columns: Tensor, filled: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def factored_roots(
+    rows: Tensor, columns: Tensor, filled: Tensor, eps: float, spreads: Spreads = WHOLE
+) -> Task[tuple[Tensor, Tensor]]:
     """a (S, m, 1) and b (S, 1, n): a_i b_j is the inverse root of the factored second moment."""
-    a, b = factored_inverse_roots(rows, columns, eps)
+    a, b = yield from factored_inverse_roots(rows, columns, eps, spreads)
     return a * filled.sqrt().reshape(-1, 1, 1), b
 
 
-def factored_step(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def factored_step(x: Tensor, a: Tensor, b: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The step a x b. Its length is limited by `clipped`."""
     y = cut_(cut_(as_matrix(x) * as_weights(a, x)).mul_(as_weights(b, x)))
-    return (y * like(ratio(clipped(frobenius(y), x), y), y)).reshape(x.shape)
+    length = yield from norm(row_energy(y), *spreads)
+    wanted = clipped(length, entries(x, spreads))
+    return (y * like(torch.where(length > 0, wanted / length, 0.0), y)).reshape(x.shape)
 
 
-def factored_length(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def factored_length(x: Tensor, a: Tensor, b: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The length (S,) of a x b, float64, panel by panel."""
     X, weight = as_matrix(x), as_weights(b, x)
     rows = torch.empty_like(a.squeeze(-1))
     for stack, piece in panels(X):
         rows[piece] = row_energy(X[piece] * weight[stack])
-    return (rows.sqrt() * a.squeeze(-1)).square().sum(-1).sqrt()
+    return (yield from norm((rows.sqrt() * a.squeeze(-1)).square(), *spreads))
 
 
-def clipped(length: Tensor, x: Tensor) -> Tensor:
-    """The length (S,) of a factored step for x, limited so that its root mean square is at most _LONGEST."""
-    return length.clamp(max=_LONGEST * (x.numel() / len(x)) ** 0.5)
+def clipped(length: Tensor, count: int) -> Tensor:
+    """The length (S,) of a step with ``count`` entries, limited: a root mean square of at most _LONGEST."""
+    return length.clamp(max=_LONGEST * count**0.5)
+
+
+def entries(x: Tensor, spreads: Spreads) -> int:
+    """The number of entries in each whole block of x (S, *block)."""
+    return math.prod(map(size, x.shape[1:], spreads))
 
 
 def normalize_rows_(
-    direction: Tensor, scale: Tensor, moment: Tensor, decay: float, count: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+    direction: Tensor,
+    scale: Tensor,
+    moment: Tensor,
+    decay: float,
+    count: Tensor,
+    spreads: Spreads = WHOLE,
+) -> Task[tuple[Tensor, Tensor, Tensor]]:
     """Divide the rows of scale * direction by their running root mean square; the length stays the same.
 
     With D = scale * direction, (S,) times (S, *block): v_i ← decay v_i + (1 - decay) mean_j D_ij², and row i
@@ -203,19 +241,24 @@ def normalize_rows_(
     (S,), directions so far with this one; where it is 0, nothing changes. Returns the new direction (in the
     memory of the old one if possible), v and scale.
     """
-    X = as_matrix(direction)
-    energy = row_energy(X)
+    X, rows = as_matrix(direction), spreads[0]
+    columns = entries(direction[:, :1], (None, *spreads[1:]))
+    energy = yield from total(row_energy(X), *spreads[1:])
     # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
-    size = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
-    fresh = energy * (size.square() / X.shape[-1]).unsqueeze(-1)
+    unit = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
+    fresh = energy * (unit.square() / columns).unsqueeze(-1)
     counts = (count > 0).unsqueeze(-1)
     moment = torch.where(counts, decay * moment + (1 - decay) * fresh, moment)
     a = (moment / correction(decay, count.clamp(min=1)).unsqueeze(-1)).sqrt()
-    mean = a.mean(-1, keepdim=True)
+    if rows is None:
+        mean = a.mean(-1, keepdim=True)
+    else:
+        mean = (yield from total(a.sum(-1, keepdim=True), rows)) / rows.size
     # over the mean, so that weights are moderate; a direction of zeros stays as it is
     weights = torch.where(counts & (mean > 0), mean / (a + _ROW_EPS * mean), 1.0)
     X.mul_(as_weights(weights.unsqueeze(-1), X))
-    before, after = (total.sum(-1).sqrt() for total in (energy, energy * weights.square()))
+    both = torch.stack([energy.sum(-1), (energy * weights.square()).sum(-1)])
+    before, after = (yield from total(both, rows)).sqrt()
     return X.reshape(direction.shape), moment, scale * torch.where(after > 0, before / after, 1.0)
 
 
@@ -225,14 +268,17 @@ def cut_(x: Tensor) -> Tensor:
     return x.clamp_(-most, most)
 
 
-def shortened(scale: Tensor, direction: Tensor, limit: float | None) -> Tensor:
+def shortened(
+    scale: Tensor, direction: Tensor, limit: float | None, spreads: Spreads = WHOLE
+) -> Task[Tensor]:
     """The scale (S,), lowered where the root mean square of scale * direction (S, *block) is above limit."""
     if limit is None:
         return scale
-    return torch.minimum(scale, ratio(torch.full_like(scale, limit * direction[0].numel() ** 0.5), direction))
+    most = torch.full_like(scale, limit * entries(direction, spreads) ** 0.5)
+    return torch.minimum(scale, (yield from ratio(most, direction, spreads)))
 
 
-def ratio(wanted: Tensor, direction: Tensor) -> Tensor:
+def ratio(wanted: Tensor, direction: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The factor (S,) that gives a direction (S, *block) the length ``wanted`` (S,). It is zero for zero."""
-    length = frobenius(as_matrix(direction))
+    length = yield from norm(row_energy(as_matrix(direction)), *spreads)
     return torch.where(length > 0, wanted / length, 0.0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import correction, like
+from sketchy.core.tasks import Task
 
 
 def advance_(
@@ -17,8 +18,8 @@ def advance_(
     moving_average: bool,
     nesterov: bool,
     good: Tensor | None = None,
-    keep: Callable[[Tensor], None] | None = None,
-) -> tuple[Tensor, Tensor]:
+    keep: Callable[[Tensor], Task[None]] | None = None,
+) -> Task[tuple[Tensor, Tensor]]:
     """M ← β₁ M + (1 - β₁) G (``moving_average``), or M ← β₁ M + G, in place. Return (x, scale).
 
     scale * x (K, ...) is the bias-corrected average, or the sum. With ``nesterov`` it is the value one step
@@ -43,7 +44,7 @@ def advance_(
         torch._foreach_mul_(momenta, list(weight.unbind()))
         torch._foreach_add_(momenta, list(G.unbind()))
     if keep is not None:
-        keep(x)
+        yield from keep(x)
         seen = x
     else:
         seen = momenta[0].unsqueeze(0) if len(momenta) == 1 else torch.stack(momenta, out=x)

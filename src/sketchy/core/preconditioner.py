@@ -22,6 +22,7 @@ from torch import Tensor
 from sketchy.core.axes import fold, unfold
 from sketchy.core.extremes import as_weights
 from sketchy.core.sketch import Sketch
+from sketchy.core.spread import Spread, total
 from sketchy.core.tasks import Request, Task, run
 from sketchy.core.tuned.products import add_outer_, product
 
@@ -41,20 +42,23 @@ class InverseRoot:
     gain: Tensor  # (S, l): w_i / scale - rest, where w_i is the eigenvalue of G̃^(-e) for column i of U
     scale: Tensor  # (S,): the eigenvalue of G̃^(-e) outside the basis; if nothing is outside, the smallest w_i
     rest: int  # 1; 0 if nothing is outside the basis
+    spread: Spread | None = None  # of the rows of U
 
-    def apply_(self, x: Tensor) -> Tensor:
+    def apply_(self, x: Tensor) -> Task[Tensor]:
         """G̃^(-e) x / scale for x (S, d, k), in place where something is outside. O(d k l)."""
         U, gain = self.basis, as_weights(self.gain, x)
         if self.rest == 0:
-            return U @ (gain.unsqueeze(-1) * (U.mT @ x))
-        return add_outer_(x, U, product(x.mT, U).mul_(gain.unsqueeze(-2)))
+            return U @ (gain.unsqueeze(-1) * (yield from total(U.mT @ x, self.spread)))
+        P = yield from total(product(x.mT, U), self.spread)
+        return add_outer_(x, U, P.mul_(gain.unsqueeze(-2)))
 
-    def apply_right_(self, x: Tensor) -> Tensor:
+    def apply_right_(self, x: Tensor) -> Task[Tensor]:
         """The same along the last axis of x (S, k, d)."""
         U, gain = self.basis, as_weights(self.gain, x).unsqueeze(-2)
+        P = yield from total(x @ U, self.spread)
         if self.rest == 0:
-            return (x @ U * gain) @ U.mT
-        return add_outer_(x, (x @ U).mul_(gain), U)
+            return (P * gain) @ U.mT
+        return add_outer_(x, P.mul_(gain), U)
 
 
 def inverse_root(
@@ -68,12 +72,12 @@ def inverse_root_task(
     sketch: Sketch, exponent: float, eps: float, *, stale: bool = False, rounding: float = 0.0
 ) -> Task[InverseRoot]:
     """`inverse_root` as a task."""
-    d, l = sketch.basis.shape[-2:]
+    d, l = sketch.dim, sketch.rank
     rest = int(l < d)
     options = {"rest": rest, "exponent": exponent, "eps": eps, "stale": stale, "rounding": rounding}
     tensors = sketch.eigenvalues, sketch.escaped_mass
     gain, scale = yield Request(_gain_and_scale, tensors, (float(d),), options)
-    return InverseRoot(sketch.basis, gain, scale, rest)
+    return InverseRoot(sketch.basis, gain, scale, rest, sketch.spread)
 
 
 def _gain_and_scale(
@@ -106,7 +110,7 @@ def _gain_and_scale(
     return (inside / outside).sub_(rest), (outside * seen).squeeze(-1)
 
 
-def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tensor, Tensor]:
+def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> Task[tuple[Tensor, Tensor]]:
     """Apply one inverse root along each axis of x (S, b_1, ..., b_N): L̃^(-e) X R̃^(-e) for N = 2 (Alg. 3).
 
     An axis with None is not preconditioned. Returns (direction, scale (S,)); the result is scale * direction.
@@ -117,8 +121,8 @@ def precondition_(x: Tensor, roots: Sequence[InverseRoot | None]) -> tuple[Tenso
         if root is None:
             continue
         if axis == 1 and x.dim() == 3:
-            x = root.apply_right_(x)
+            x = yield from root.apply_right_(x)
         else:
-            x = fold(root.apply_(unfold(x, axis)), axis, like=x)
+            x = fold((yield from root.apply_(unfold(x, axis))), axis, like=x)
         scale = scale * root.scale
     return x, scale

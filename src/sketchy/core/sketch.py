@@ -24,7 +24,8 @@ from sketchy.core.linalg import (
     left_singular_by_products,
     orthonormal,
 )
-from sketchy.core.tasks import Numbers, Request, Task, read, run
+from sketchy.core.spread import WHOLE, Spread, Spreads, part, size, solved, total, whole
+from sketchy.core.tasks import Request, Task, Unread, run
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ NOISE = 10.0
 MOST = 300  # units are at most 2^±MOST: squares of them, and of float32 numbers divided by them, fit float64
 
 
+_VALUES = ("eigenvalues", "escaped_mass", "error_bound")  # the fields of a sketch beside its basis
+
+
 @dataclass(frozen=True)
 class Sketch:
     """State of Frequent Directions on a d x d covariance (Alg. 1)."""
@@ -45,14 +49,20 @@ class Sketch:
     eigenvalues: Tensor  # λ, (..., l): of B Bᵀ = U diag(λ) Uᵀ, descending, the last is 0
     escaped_mass: Tensor  # ρ, (...): discounted sum of the eigenvalues that were subtracted
     error_bound: Tensor  # (...): certified bound on the operator norm of C - B Bᵀ
+    spread: Spread | None = None  # of the rows of U, if some of them lie on other ranks
 
     @property
     def dim(self) -> int:
-        return self.basis.shape[-2]
+        return size(self.basis.shape[-2], self.spread)
 
     @property
     def rank(self) -> int:
         return self.basis.shape[-1]
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """What has to be stored, by name."""
+        return {name: value for name, value in vars(self).items() if name != "spread"}
 
     def factor(self) -> Tensor:
         """B (..., d, l), in gradient units."""
@@ -114,25 +124,27 @@ def update_task(
     norm: Tensor | None = None,
     probing: tuple[Tensor, float] | None = None,
     whitened: "Whitened | None" = None,
+    columns: Spread | None = None,
 ) -> Task[Sketch]:
     """`update` as a task (`core.tasks`): the small matrices of several sketches (S, d, l) form one batch.
 
     Alg. 1 is homogeneous: dividing A by s divides B Bᵀ by s². So very large or small streams are first
     divided by a power of two. With ``whitened`` (subspace solver, without probes), A W takes the place of A,
-    and ``norm`` is ‖A W‖.
+    and ``norm`` is ‖A W‖. ``columns``: the spread of A's columns. If A is spread, ``norm`` must be given, and
+    the solver is subspace.
     """
     norm = frobenius(A) if norm is None else norm
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
-        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened))
+        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened, columns))
     lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
-    unit = Sketch(sketch.basis, lam, zero, zero)
+    unit = Sketch(sketch.basis, lam, zero, zero, sketch.spread)
     whitened = None if whitened is None else whitened.divided(scale)
-    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing, whitened)
+    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing, whitened, columns)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound
     values = yield Request(_multiplied, (*found, *past, scale), options={"beta2": beta2})
-    return Sketch(new.basis, *values)
+    return replace(sketch, basis=new.basis, **dict(zip(_VALUES, values, strict=True)))
 
 
 def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,23 +175,26 @@ def _fd_update(
     solver: str,
     probing: tuple[Tensor, float] | None,
     whitened: "Whitened | None",
+    columns: Spread | None,
 ) -> Task[Sketch]:
     """FD-update (Alg. 1) of a stream of moderate size."""
+    spreads = sketch.spread, columns
     U, old = sketch.basis, (sketch.eigenvalues, sketch.escaped_mass, sketch.error_bound)
     decay = {"beta2": beta2}
     weights = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     # Alg. 1, lines 3-4: leading directions of C'
-    Z, sigma = yield from _STEPS[solver](U, weights, A, whitened)
-    rounding = certificate.rounding(A, traced=solver == "subspace")
+    Z, sigma = yield from _STEPS[solver](U, weights, A, whitened, spreads)
+    shape = sketch.dim, size(A.shape[-1], columns)
+    rounding = certificate.rounding(A, shape, traced=solver == "subspace")
     cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
     kept, mass, bound, live, known = yield Request(cut, (*noise, sigma, norm, *old), rounding, decay)
     if known is None or not all(yes for (yes,) in known):
-        Z = fill(Z, live)
+        Z = yield from fill(Z, live, spreads)
     if probing is not None and solver == "subspace":
         D = certificate.Residual(U, beta2 * sketch.eigenvalues, A, Z, kept)
         sharp = certificate.probed_loss(D, norm, sigma.double(), rounding, *probing)
         bound = torch.minimum(bound, beta2 * sketch.error_bound + sharp)
-    return Sketch(Z, kept, mass, bound)
+    return Sketch(Z, kept, mass, bound, sketch.spread)
 
 
 def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> Tensor:
@@ -196,7 +211,7 @@ def _cut(
     *rounding: float | Tensor,
     beta2: float,
     top: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Unread]:
     """The new λ, ρ and error bound, and which σ are live (not noise). σ (..., l): eigenvalues of C'^(1/2).
 
     ``top``: rounding errors are relative to it; None: to the largest σ.
@@ -213,25 +228,28 @@ def _cut(
         torch.add(escaped, mass, alpha=beta2),
         lost.add_(bound, alpha=beta2),
         live,
-        read(live.all(-1)),
+        Unread((live.all(-1),)),
     )
 
 
 def _cut_whitened(
     noise: Tensor, sigma: Tensor, *others: Tensor, beta2: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Numbers]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Unread]:
     """`_cut`, with rounding errors relative to ``noise`` (...), if it is larger than the largest σ."""
     return _cut(sigma, *others, beta2=beta2, top=torch.maximum(sigma[..., 0].double(), noise))
 
 
-def _exact_step(U: Tensor, weights: Tensor, A: Tensor, whitened: None) -> Task[tuple[Tensor, Tensor]]:
+def _exact_step(
+    U: Tensor, weights: Tensor, A: Tensor, whitened: None, spreads: Spreads
+) -> Task[tuple[Tensor, Tensor]]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     yield from ()
+    assert spreads == WHOLE, "only the subspace solver works on parts"
     return left_singular(torch.cat([U * weights.sqrt().unsqueeze(-2), A], dim=-1), U.shape[-1])
 
 
 def _subspace_step(
-    U: Tensor, weights: Tensor, A: Tensor, whitened: "Whitened | None"
+    U: Tensor, weights: Tensor, A: Tensor, whitened: "Whitened | None", spreads: Spreads
 ) -> Task[tuple[Tensor, Tensor]]:
     """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (as Sec. 6 hopes for).
 
@@ -239,20 +257,32 @@ def _subspace_step(
     columns span C' U, the result of the power step. It is the Nyström approximation of C' from U.
     M Q Qᵀ Mᵀ ⪯ C' holds for any Q, so B Bᵀ ⪯ C still holds, and the error can be bounded by its trace.
     """
+    own, columns = spreads
     # K: the lower rows of Mᵀ U; the upper ones are diag(√λ). A right is the lower part of M Mᵀ U.
     if whitened is None:
-        K = right = by_rows(product(A.mT, U))
+        K = right = by_rows((yield from total(product(A.mT, U), own)))
     else:
-        K, right = whitened.W.twice(whitened.product)
-    found = yield from gram_factor(K, plus=weights)  # of Uᵀ C' U
+        K, right = yield from whitened.W.twice(whitened.product)
+    found = yield from gram_factor(K, weights, (columns, own))  # of Uᵀ C' U
     if found is not None:
-        T = solve_transposed_(add_product_(U * weights.unsqueeze(-2), A, right), found[0])  # C' U L⁻ᵀ
+        T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
+        T = solve_transposed_(T, found[0])  # C' U L⁻ᵀ
     else:
         root, l = weights.sqrt(), U.shape[-1]
-        Q = orthonormal(torch.cat([root.diag_embed(), K], dim=-2))
-        lower = Q[..., l:, :] if whitened is None else whitened.W.apply(Q[..., l:, :])
-        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + A @ lower
-    return (yield from left_singular_by_products(T))
+        K = yield from whole(K, columns)
+        M = torch.cat([root.diag_embed(), K], dim=-2)
+        Q = orthonormal(M) if spreads == WHOLE else (yield from solved(spreads, orthonormal, M))
+        lower = part(Q[..., l:, :], columns)
+        lower = lower if whitened is None else (yield from whitened.W.apply(lower))
+        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + (yield from total(A @ lower, columns))
+    return (yield from left_singular_by_products(T, spreads))
+
+
+def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Task[Tensor]:
+    """Y + A X, where the columns of A may be spread. Y may be overwritten."""
+    if columns is None:
+        return add_product_(Y, A, X)
+    return Y.add_((yield from total(product(A, X), columns)))
 
 
 _STEPS: dict[str, Callable[..., Task[tuple[Tensor, Tensor]]]] = {

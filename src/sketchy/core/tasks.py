@@ -8,7 +8,7 @@ a number, it yields a request and gets the answer:
 
 `gather` combines several tasks into one, and `run` is the driver. Requests for the same function on tensors
 of the same shape are concatenated, computed once, and split again. A task that runs alone gets the same
-answers. Only the driver would have to change to answer requests across several machines; the math would not.
+answers. Sums over several machines are requests, too (`core.spread`): one collective for all stacks.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -25,7 +25,10 @@ _READABLE = frozenset({"cpu"})  # devices whose values can be read without waiti
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A request to call ``function(*tensors, *numbers, **options)``, in one batch with equal requests."""
+    """A request to call ``function(*tensors, *numbers, **options)``, in one batch with equal requests.
+
+    Where a result is `Unread`, the answer has its `Numbers`.
+    """
 
     function: Callable[..., Any]  # works on each row by itself: results have the tensors' first dimension
     tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions if the request is the only one
@@ -39,6 +42,15 @@ class Request:
             return id(self)
         tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
         return self.function, *self.options.items(), len(self.numbers), *tensors
+
+    @classmethod
+    def answers(cls, requests: Sequence[Any]) -> Sequence[Any]:
+        """The answers to requests with the same key, computed by one call."""
+        return divided(requests, called(requests))
+
+
+class Unread(tuple[Tensor, ...]):
+    """Tensors (S,) of a result that are to be read."""
 
 
 Task = Generator[Request | Sequence[Request], Any, T]  # several requests get a list of answers
@@ -119,21 +131,36 @@ def _answers(requests: Sequence[Request]) -> list[Any]:
     for i, request in enumerate(requests):
         alike.setdefault(request.key, []).append(i)
     for chosen in alike.values():
-        for i, answer in zip(chosen, _computed([requests[i] for i in chosen]), strict=True):
+        same = [requests[i] for i in chosen]
+        for i, answer in zip(chosen, type(same[0]).answers(same), strict=True):
             answers[i] = answer
     return answers
 
 
-def _computed(requests: Sequence[Request]) -> Sequence[Any]:
-    """The results of requests with the same key, computed by one call."""
-    first, options = requests[0], requests[0].options
+def called(requests: Sequence[Request], function: Callable[..., Any] | None = None) -> Any:
+    """The result of one call for requests with the same key, of ``function`` or by default of their own."""
+    first = requests[0]
+    function = first.function if function is None else function
     if len(requests) == 1:
-        return [first.function(*first.tensors, *first.numbers, **options)]
+        return function(*first.tensors, *first.numbers, **first.options)
     sizes = [len(request.tensors[0]) for request in requests]
     tensors = [torch.cat(parts) for parts in zip(*(request.tensors for request in requests), strict=True)]
     columns = zip(*(request.numbers for request in requests), strict=True)
     numbers = [_one_for_each(values, sizes, tensors[0].device) for values in columns]
-    return _split(first.function(*tensors, *numbers, **options), sizes)
+    return function(*tensors, *numbers, **first.options)
+
+
+def divided(requests: Sequence[Request], result: Any) -> Sequence[Any]:
+    """The answers to requests from the result of one call, read where it is `Unread`."""
+    result = _read(result)
+    return [result] if len(requests) == 1 else _split(result, [len(r.tensors[0]) for r in requests])
+
+
+def _read(result: Any) -> Any:
+    """A result, with numbers in the place of `Unread` tensors."""
+    if isinstance(result, Unread):
+        return read(*result)
+    return tuple(map(_read, result)) if type(result) is tuple else result
 
 
 def _one_for_each(values: Sequence[float], sizes: Sequence[int], device: torch.device) -> float | Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sketchy.core.extremes import as_weights, divide, energies
 from sketchy.core.sketch import Sketch
+from sketchy.core.spread import Spread, size, total
 from sketchy.core.tasks import Request, Task, run
 
 # δ. Weights are at most δ^(-1/2) = 32. Values from 1e-3 to 0.03 trained a small GPT equally well, 1e-5 worse.
@@ -29,31 +30,32 @@ class Whitening:
     basis: Tensor  # V, (S, n, r)
     inside: Tensor  # (S, r), float64
     outside: Tensor  # (S,), float64: ‖W‖, or a bound on it if V is square
+    spread: Spread | None = None  # of the rows of V, and of all that W is applied to
 
-    def apply(self, X: Tensor, coordinates: Tensor | None = None) -> Tensor:
+    def apply(self, X: Tensor, coordinates: Tensor | None = None) -> Task[Tensor]:
         """W X for X (S, n, k), given Vᵀ X if it is known. O(n r k)."""
         V = self.basis
-        P = V.mT @ X if coordinates is None else coordinates
-        if V.shape[-1] == V.shape[-2]:
+        P = (yield from total(V.mT @ X, self.spread)) if coordinates is None else coordinates
+        if V.shape[-1] == size(V.shape[-2], self.spread):
             return V @ _rows(self.inside, P)
         outside = as_weights(self.outside.reshape(-1, 1, 1), X)
         return torch.baddbmm(X * outside, V, _rows(self.inside - self.outside.unsqueeze(-1), P))
 
-    def twice(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def twice(self, X: Tensor) -> Task[tuple[Tensor, Tensor]]:
         """W X and W W X for X (S, n, k), with one product Vᵀ X for both."""
-        P = self.basis.mT @ X
-        once = self.apply(X, P)
-        return once, self.apply(once, _rows(self.inside, P))
+        P = yield from total(self.basis.mT @ X, self.spread)
+        once = yield from self.apply(X, P)
+        return once, (yield from self.apply(once, _rows(self.inside, P)))
 
-    def norm(self, norm: Tensor, GV: Tensor) -> Tensor:
-        """‖G W‖ (S,), given ‖G‖ (S,) and G V (S, m, r)."""
-        columns = energies(GV)[1]
+    def norm(self, norm: Tensor, GV: Tensor, rows: Spread | None = None) -> Task[Tensor]:
+        """‖G W‖ (S,), given ‖G‖ (S,) and G V (S, m, r). ``rows``: the spread of the rows of G."""
+        columns = yield from total(energies(GV)[1], rows)
         outside = (norm.square() - columns.sum(-1)).clamp(min=0) * self.outside.square()
         return ((columns * self.inside.square()).sum(-1) + outside).sqrt()
 
-    def form(self, G: Tensor) -> Tensor:
+    def form(self, G: Tensor) -> Task[Tensor]:
         """G W for G (S, m, n), in float64: weights differ much, so float32 would lose small entries."""
-        return replace(self, basis=self.basis.double()).apply(G.mT.double()).mT
+        return (yield from replace(self, basis=self.basis.double()).apply(G.mT.double())).mT
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def whitening(sketch: Sketch) -> Whitening:
 def whitening_task(sketch: Sketch) -> Task[Whitening]:
     """`whitening` as a task."""
     inside, outside = yield Request(_weights, (sketch.eigenvalues, sketch.escaped_mass), (float(sketch.dim),))
-    return Whitening(sketch.basis, inside, outside)
+    return Whitening(sketch.basis, inside, outside, sketch.spread)
 
 
 def _weights(lam: Tensor, rho: Tensor, dim: float | Tensor) -> tuple[Tensor, Tensor]:

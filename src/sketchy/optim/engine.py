@@ -24,6 +24,8 @@ from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.schedule import scratch_bound, stacks_, waves
+from sketchy.optim.sharding import agreed
+from sketchy.optim.slots import is_sharded
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
 
@@ -162,7 +164,7 @@ class Engine(Optimizer):
         own = chosen(self)
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            check_loaded(self, loaded, self._plan, self.saved_as)
+            agreed(self.param_groups, lambda: check_loaded(self, loaded, self._plan, self.saved_as))
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
@@ -194,6 +196,10 @@ class Engine(Optimizer):
         for wave in waves(stacks_(self.param_groups, self.state, self._plan)):
             with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 run(gather(map(step, wave)))
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and is_sharded(p):  # only its local part has noticed the change
+                    torch.autograd.graph.increment_version(p)
 
     def _check_options(self) -> None:
         """Refuse a wrong option that was put into a group by hand, before anything changes.

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sketchy.core.tasks import run
 from sketchy.optim import options
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.plan import Plan, PlanOf
-from sketchy.optim.slots import Meaning, Slot, State
+from sketchy.optim.sharding import local, local_state, sharding
+from sketchy.optim.slots import Meaning, Slot, State, is_sharded
 from sketchy.optim.stack import Group, Stack
 
 NAME = "sketchy_optimizer"  # the key of the optimizer's name in a parameter group
@@ -166,6 +168,9 @@ def _problem_of_tensor(value: Any, slot: Slot, largest: float | None) -> str:
         return f"in {value.dtype}, {value.layout}, not in {slot.codec.dtype}, strided"
     if value.is_meta:
         return ""
+    sharded, value = is_sharded(value), local(value)
+    if value.numel() == 0:
+        return ""
     if codes:
         return "with the code -128" if value.dtype == torch.int8 and (value == -128).any() else ""
     if not torch.isfinite(value).all():
@@ -178,7 +183,7 @@ def _problem_of_tensor(value: Any, slot: Slot, largest: float | None) -> str:
         return "that is not a whole number"
     if slot.meaning is Meaning.SPECTRUM and slot.shape and (value.diff(dim=-1) > 0).any():
         return "whose eigenvalues are not in descending order"
-    if slot.meaning is Meaning.BASIS:
+    if slot.meaning is Meaning.BASIS and not sharded:  # parts of columns have other lengths
         wide = value.to(slot.codec.dtype if slot.codec.dtype.itemsize > 4 else torch.float32)
         gram = wide.mT @ wide
         if (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().max() > _ASKEW:
@@ -204,13 +209,18 @@ def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], 
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
             before, after = plan_of(settings, p, name), plan_of({**settings, **kept[p]}, p, name)
-            state = {
-                k: saved[k].detach().to("cpu" if slot.on_host else p.device, slot.codec.dtype, copy=True)
-                for k, slot in before.slots.items()
-            }
+            state = {k: _restored(p, before, settings, slot, saved[k]) for k, slot in before.slots.items()}
             optimizer.state[p] = (
                 state if after is before else _converted(p, state, before, after, {**settings, **kept[p]})
             )
+
+
+def _restored(p: Tensor, plan: Plan, group: Group, slot: Slot, saved: Any) -> Tensor:
+    """A saved tensor in new memory, with the dtype of its slot; sharded as its parameter is."""
+    if shards := sharding(p, plan, group):
+        return shards.stored(slot, saved)
+    whole = saved.full_tensor() if is_sharded(saved) else saved
+    return whole.detach().to("cpu" if slot.on_host else p.device, slot.codec.dtype, copy=True)
 
 
 def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group) -> State:
@@ -218,13 +228,20 @@ def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group)
     if after.path == "none":
         return state
     group = dict(options.on_path(group, after.path))
-    new = after.create(p.device)
+    shards = sharding(p, after, group)
+    new = after.create(p.device) if shards is None else shards.create()
     new.update({k: state[k] for k, slot in after.slots.items() if before.slots.get(k) == slot})
-    source, target = Stack([p], [state], before, group, False), Stack([p], [new], after, group, False)
+    source, target = _stack(p, state, before, group), _stack(p, new, after, group)
     if before.momentum.slots != after.momentum.slots:
-        sketches = before.statistics.read(source)
-        after.momentum.write(target, before.momentum.read(source, sketches), sketches)
+        sketches = run(before.statistics.read(source))
+        run(after.momentum.write(target, before.momentum.read(source, sketches), sketches))
     old, now = before.preconditioner, after.preconditioner
     if isinstance(old, EntryMoments) and isinstance(now, EntryMoments) and old.slots != now.slots:
         now.write(target, now.read(target).copy_(old.read(source)))
     return new
+
+
+def _stack(p: Tensor, state: State, plan: Plan, group: Group) -> Stack:
+    shards = sharding(p, plan, group)
+    place = None if shards is None else shards.place
+    return Stack([local(p)], [local_state(state)], plan, group, False, place=place)

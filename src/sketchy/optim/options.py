@@ -238,6 +238,16 @@ class Options(TypedDict, total=False):
             shapes_plan=True,
         ),
     ]
+    stacked: Annotated[
+        bool,
+        Option(
+            False,
+            _flag,
+            "weights with three or more axes are stacks of matrices, as of experts (E, m, n), and each matrix"
+            " has its own sketches; False: all axes after the first are merged",
+            shapes_plan=True,
+        ),
+    ]
     stack_size: Annotated[
         int | None,
         Option(

@@ -19,7 +19,7 @@ from sketchy.optim.parts.momentum import Momentum
 from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches, decay
 from sketchy.optim.routing import route
-from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State
+from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State, is_sharded
 
 PlanOf = Callable[[Any, Tensor, str | None], "Plan"]  # from a group, a parameter of it, and its name if any
 _GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
@@ -86,13 +86,15 @@ class Plan:
     def create(self, device: torch.device) -> State:
         """A new state, for a parameter that has not been updated yet."""
         state = {name: slot.create(device) for name, slot in self.slots.items()}
-        self.statistics.initialize_(state)
+        for name, basis in self.statistics.new_bases(device):
+            state[name].copy_(basis)
         return state
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         """Σ β₂^(t-i) ‖G_i‖² of each block (S,), which is the trace of each covariance; None if unknown.
 
-        It is unknown if statistics are whitened: then each covariance has its own trace.
+        It is unknown if statistics are whitened: then each covariance has its own trace. It is also unknown
+        if moments are sharded: here is only a part of them.
         """
         if self.statistics.whitened:
             return None
@@ -101,7 +103,7 @@ class Plan:
         for part in (*moments, self.statistics):  # the cheapest first
             if isinstance(part, KnowsEnergy) and part.slots.keys() <= state.keys():
                 energy = part.gradient_energy(state, options)
-                if energy is not None:
+                if energy is not None and not is_sharded(energy):
                     return energy
         return None
 
@@ -136,7 +138,8 @@ def _plan(
         cut = layout(shape, merge_dims=None, block_size=None)
     else:
         merge_dims = options.get("merge_dims")
-        cut = layout(shape, merge_dims=merge_dims, block_size=options["block_size"], flat=design.flat)
+        stacked, block_size = options.get("stacked", False), options["block_size"]
+        cut = layout(shape, merge_dims=merge_dims, block_size=block_size, flat=design.flat, stacked=stacked)
     work = torch.float64 if not is_adam and options["sketch_dtype"] == "float64" else wide
     weight = WeightSpec(cut, wide, work, options)
     statistics = Sketches.none(weight) if is_adam else Sketches.of(weight)

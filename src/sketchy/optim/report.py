@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from sketchy.core.tasks import run
 from sketchy.optim.covariances import known_covariances
 from sketchy.optim.plan import Plan
-from sketchy.optim.slots import State, fits
+from sketchy.optim.slots import State, fits, is_sharded
 from sketchy.optim.stack import Stack
 
 
@@ -94,7 +95,8 @@ def report(parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any
 def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, Any]) -> ParameterRow:
     known = list(known_covariances(p, plan, state, options)) if state else []
     stepped = fits(state, plan.slots)  # not with options of another state, which the next step would refuse
-    stack = Stack([p], [state], plan, dict(options), False) if stepped else None
+    # the rounding errors of sharded momenta are not known on one rank
+    stack = Stack([p], [state], plan, dict(options), False) if stepped and not is_sharded(p) else None
     return ParameterRow(
         name=name,
         shape=tuple(p.shape),
@@ -105,6 +107,6 @@ def _row(name: str, p: Tensor, plan: Plan, state: State, options: Mapping[str, A
         escaped_share=max((float(k.escaped_share().max()) for k in known), default=None),
         certified_error=max((float(k.certified_error().max()) for k in known), default=None),
         whitened=plan.statistics.whitened,
-        momentum_error=plan.momentum.error(stack, plan.statistics.read(stack)) if stack else None,
+        momentum_error=plan.momentum.error(stack, run(plan.statistics.read(stack))) if stack else None,
         skipped=int(state["skipped"]) if state else 0,
     )

@@ -10,8 +10,9 @@ from sketchy.core.tuned import sizes
 from sketchy.optim.options import on_path
 from sketchy.optim.plan import Plan, PlanOf, held, scratch, stack_limit
 from sketchy.optim.routing import name_in, names_of
-from sketchy.optim.slots import State, fits
-from sketchy.optim.stack import Group, Stack
+from sketchy.optim.sharding import Place, local, local_state, sharding
+from sketchy.optim.slots import State, fits, is_sharded
+from sketchy.optim.stack import Group, Settings, Stack
 
 
 def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
@@ -35,22 +36,42 @@ def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf
             listed.append((g, p, plan, offset))
     found: dict[Any, list[Tensor]] = defaultdict(list)
     plans: dict[int, Plan] = {}
+    places: dict[Any, Place | None] = {None: None}
     for g, p, plan, offset in listed:  # nothing was refused: only now states are made
+        shards = sharding(p, plan, groups[g])
         if not state[p]:
-            state[p].update(plan.create(p.device))
+            state[p].update(plan.create(p.device) if shards is None else shards.create())
         if p.numel() == 0:
             continue
         assert p.grad is not None
         plans[id(plan)] = plan
         due = not plan.axes or _is_due(state[p], groups[g]["update_every"], offset)
-        found[g, id(plan), p.device, p.dtype, p.grad.dtype, due].append(p)
+        key = None if shards is None else shards.key
+        if shards is not None and key not in places:
+            places[key] = shards.place
+        found[g, id(plan), p.device, p.dtype, p.grad.dtype, key, due].append(p)
     result = []
-    for (g, key, device, *_, due), params in found.items():
-        plan, group = plans[key], groups[g]
+    for (g, number, device, *_, key, due), params in found.items():
+        plan, group, place = plans[number], groups[g], places[key]
         most = stack_limit(plan, device, group)
         for some in (params[i : i + most] for i in range(0, len(params), most)):
-            result.append(Stack(some, [state[p] for p in some], plan, on_path(group, plan.path), due))
+            result.append(_stack(some, [state[p] for p in some], plan, on_path(group, plan.path), due, place))
     return result
+
+
+def _stack(
+    params: Sequence[Tensor],
+    states: Sequence[State],
+    plan: Plan,
+    group: Settings,
+    due: bool,
+    place: Place | None,
+) -> Stack:
+    if place is None:
+        return Stack(params, states, plan, group, due)
+    grads = [place.gradient(p) for p in params]
+    here = [local(p) for p in params]
+    return Stack(here, [local_state(state) for state in states], plan, group, due, grads, place)
 
 
 def _is_due(state: State, every: int, offset: int) -> bool:
@@ -66,14 +87,15 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
 
     A wave is many small stacks, or one large stack. On the CPU, a wave fits into the cache between reading
     the gradients and the products with them. On other devices, a wave uses no more memory than the stack that
-    uses most.
+    uses most. Waves of sharded stacks are larger. They are the same on all ranks.
     """
     result: list[list[Stack]] = []
-    costs = [held(stack.plan, len(stack.params)) for stack in stacks]
+    costs = [held(stack.plan, len(stack.params)) // stack.parts for stack in stacks]
     total, last = 0, None
     for stack, cost in zip(stacks, costs, strict=True):
         device = stack.params[0].device
         limit = sizes.WAVE_BYTES if device.type == "cpu" else max(costs)
+        limit = limit if stack.parts == 1 else max(limit, sizes.SHARDED_WAVE_BYTES)
         if device == last and total + cost <= limit:
             result[-1].append(stack)
             total += cost
@@ -85,7 +107,7 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
 
 def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
     """A bound on the scratch bytes of a step: for its largest stack, plus what the others of a wave use."""
-    names, counts = names_of(groups), Counter[Any]()
+    names, counts, limit = names_of(groups), Counter[Any](), sizes.WAVE_BYTES
     bound = waiting = made = 0
     for g, group in enumerate(groups):
         for p in group["params"]:
@@ -95,4 +117,5 @@ def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
             made += counts[g, id(plan)] % most == 1 or most == 1
             bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
             waiting += held(plan, 1)
-    return bound + (min(sizes.WAVE_BYTES, waiting) if made > 1 else 0)
+            limit = sizes.SHARDED_WAVE_BYTES if is_sharded(p) else limit
+    return bound + (min(limit, waiting) if made > 1 else 0)

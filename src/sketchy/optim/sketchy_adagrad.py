@@ -16,7 +16,7 @@ class SketchyAdagrad(Engine):
 
     design: ClassVar[Design] = Design(InverseRoots, flat=True)
     without: ClassVar[frozenset[str]] = frozenset(
-        {"merge_dims", "one_sided", "precondition_1d", "row_norm", "whiten", "polar"}
+        {"merge_dims", "one_sided", "precondition_1d", "row_norm", "stacked", "whiten", "polar"}
     )
     changed: ClassVar[dict[str, Any]] = {
         "betas": (0.0, 1.0),

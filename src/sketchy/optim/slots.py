@@ -6,6 +6,7 @@ uses the slots. Their names contain no dots, because distributed checkpoints spl
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from sketchy.core.spread import Spread, total
+from sketchy.core.tasks import Task, run
 
 Shape = tuple[int, ...]
 State = dict[str, Any]
@@ -65,13 +69,17 @@ class Orthonormal(Codec):
     """A codec for bases. It makes their columns orthonormal again when it decodes them."""
 
     def decode(self, stored: Tensor) -> Tensor:
+        return run(self.decoded(stored))
+
+    def decoded(self, stored: Tensor, spread: Spread | None = None) -> Task[Tensor]:
         """Convert to ``work``. If the basis was rounded, Newton-Schulz steps make it orthonormal again.
 
-        The error goes from 1e-2 to 1e-4 to 1e-8, and for float64 to 1e-16.
+        The error goes from 1e-2 to 1e-4 to 1e-8, and for float64 to 1e-16. ``spread``: of the rows.
         """
         U = super().decode(stored)
         for _ in range(0 if self.plain else 3 if self.work == torch.float64 else 2):
-            U = U @ (1.5 * torch.eye(U.shape[-1], dtype=self.work, device=U.device) - 0.5 * U.mT @ U)
+            gram = yield from total(0.5 * U.mT @ U, spread)
+            U = U @ (1.5 * torch.eye(U.shape[-1], dtype=self.work, device=U.device) - gram)
         return U
 
 
@@ -114,3 +122,9 @@ def fits(state: State, slots: Slots) -> bool:
         tensor is not None and tensor.shape == slot.stored and tensor.dtype == slot.codec.dtype
         for tensor, slot in ((state[name], slot) for name, slot in slots.items())
     )
+
+
+def is_sharded(x: object) -> bool:
+    """Whether x is a DTensor. If their module is not imported, nothing is one; the import takes long."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)

@@ -5,6 +5,7 @@ values are written into the parameters' own tensors. A bad gradient (NaN, Inf, o
 replaced by zero during the step. Its weight and state do not change, and it is counted as skipped.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from torch import Tensor
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import energies, row_energy
 from sketchy.core.moments import like
+from sketchy.core.spread import Spread, part, total
 from sketchy.core.tasks import Request, Task, read, within
 from sketchy.optim.descend import descend_
 from sketchy.optim.slots import State
 
 if TYPE_CHECKING:
     from sketchy.optim.plan import Plan
+    from sketchy.optim.sharding import Place
 
 Group = dict[str, Any]  # one of param_groups
 Settings = Mapping[str, Any]  # the options of a group, as its weights on one path use them
@@ -42,19 +45,38 @@ class Gradient:
 
 
 class Stack:
-    """K weights of one group and one plan, cut into S blocks."""
+    """K weights of one group and one plan, cut into S blocks.
+
+    Of sharded weights, it has the parts that lie here. ``place`` says where the parts lie, and the spreads of
+    the axes of a block (`core.spread`) are read from it. ``grads``: those of the parameters by default.
+    """
 
     def __init__(
-        self, params: Sequence[Tensor], states: Sequence[State], plan: "Plan", group: Settings, due: bool
+        self,
+        params: Sequence[Tensor],
+        states: Sequence[State],
+        plan: "Plan",
+        group: Settings,
+        due: bool,
+        grads: Sequence[Tensor] | None = None,
+        place: "Place | None" = None,
     ) -> None:
-        self.params, self.states, self.plan, self.group = params, states, plan, group
+        self.params, self.states, self.plan, self.group, self.grads = params, states, plan, group, grads
         self.due = due  # whether this gradient updates the sketches (update_every)
+        self.place = place
+        self.layout = plan.layout if place is None else place.layout
+        self.spreads = (None,) * len(plan.layout.block) if place is None else place.spreads
         self.good: Tensor | None = None  # (K,): which gradients are good; None: all are known to be good
         self._old: dict[str, Tensor] = {}  # the slots that were read, stacked
         self._new: dict[str, Tensor] = {}  # the slots that were written
         self.count = self["step"] + 1  # (K,): number of good gradients, including this one
         self._new["step"] = self.count
-        self.steps = plan.layout.each(self.count)  # (S,)
+        self.steps = self.layout.each(self.count)  # (S,)
+
+    @property
+    def parts(self) -> int:
+        """The number of ranks over which the weights are spread, as parts of about the same size."""
+        return math.prod(spread.parts for spread in self.spreads if spread is not None)
 
     # ---- the state
 
@@ -82,8 +104,12 @@ class Stack:
 
     def stacked(self, name: str) -> Tensor:
         """A slot of all parameters in one tensor, decoded. With one parameter, a plain slot is not copied."""
-        stored = self._encoded(name)
+        stored = self.stored(name)
         return self.plan.coded[name].decode(stored) if name in self.plan.coded else stored
+
+    def apart(self, name: str) -> Spread | None:
+        """How the rows of a basis are spread in the state, if a step needs all of them."""
+        return None if self.place is None else self.place.apart.get(name)
 
     def put_back(self, name: str, value: Tensor) -> None:
         """Write back the result of `stacked` after it was changed in place."""
@@ -91,8 +117,8 @@ class Stack:
         if codec is not None or len(self.params) > 1:
             self._scatter({name: value if codec is None else codec.encode(value)})
 
-    def _encoded(self, name: str) -> Tensor:
-        """A slot of all parameters in one tensor, as it is stored."""
+    def stored(self, name: str) -> Tensor:
+        """A slot of all parameters in one tensor, as it is stored here."""
         own = self.own(name)
         if self.plan.slots[name].blocks is None:
             return stacked(own)
@@ -114,15 +140,18 @@ class Stack:
 
     def gradients(self) -> Task[Gradient]:
         """The gradients, in the dtype of the arithmetic. Bad ones become zero, and are marked in ``good``."""
-        plan, layout = self.plan, self.plan.layout
-        whole = stacked([p.grad for p in self.params if p.grad is not None]).to(plan.work)
+        plan, layout, spreads = self.plan, self.layout, self.spreads
+        grads = [p.grad for p in self.params if p.grad is not None] if self.grads is None else self.grads
+        whole = stacked(grads).to(plan.work)
         if self.group["maximize"]:
             whole = -whole
         blocks = layout.split(whole)
         matrix = as_matrix(blocks)
         rows, columns = energies(matrix) if plan.graft.by_columns else (row_energy(matrix), None)
-        norm = rows.sum(-1).sqrt()
-        size = norm if layout.count == 1 else norm.reshape(len(whole), -1).square().sum(-1).sqrt()
+        rows = yield from total(rows, *spreads[1:])
+        columns = None if columns is None else (yield from total(columns, *spreads[:1]))
+        norm = (yield from total(rows.sum(-1), *spreads[:1])).sqrt()
+        size = norm if plan.layout.count == 1 else (yield from self._norm_of_weights(norm))
         limit = _TOO_LARGE[plan.range]
         if within((yield Request(read, (size,))), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
@@ -133,18 +162,28 @@ class Stack:
         columns = None if columns is None else _select(self.good, columns)
         return Gradient(whole, layout.split(whole), norm, rows, columns)
 
+    def _norm_of_weights(self, norm: Tensor) -> Task[Tensor]:
+        """The norms (K,) of weights from those of their blocks."""
+        energy = norm.reshape(len(self.params), self.layout.count).square().sum(-1)
+        blocks = None if self.place is None else self.place.blocks
+        return (yield from total(energy, blocks)).sqrt()
+
     @property
     def good_blocks(self) -> Tensor | None:
         """(S,): `good` for each block."""
-        return None if self.good is None else self.plan.layout.each(self.good)
+        return None if self.good is None else self.layout.each(self.good)
 
     def descend_(self, direction: Tensor, scale: Tensor) -> None:
         """Add -lr * scale (S,) * direction (S, *block) to the weights, except to those with bad gradients."""
-        layout = self.plan.layout
+        layout = self.layout
+        if layout.count == 0:  # none of the stacked matrices lies here
+            return
         if layout.count > 1:
             direction = direction.mul_(like(scale, direction))
             scale = torch.ones_like(self.count, dtype=torch.float64)
         direction = layout.join(direction)
+        if self.place is not None:
+            direction = self.place.part_of_gathered(direction)
         if self.good is not None:
             direction.masked_fill_(like(~self.good, direction) > 0, 0.0)
         descend_(self.params, direction, scale, self.good, self.group)
@@ -152,6 +191,8 @@ class Stack:
     def keep(self) -> None:
         """Write the new values into the state, and forget them. Bad gradients change only a counter."""
         changed, coded = self._new, self.plan.coded
+        for name in changed.keys() & ({} if self.place is None else self.place.apart).keys():
+            changed[name] = part(changed[name], self.apart(name))
         for name in coded.keys() & changed.keys():
             changed[name] = coded[name].encode(changed[name])
         changed = self._masked(changed)
@@ -169,7 +210,7 @@ class Stack:
         if self.good is None:
             return dict(values)
         read = self._old.keys() - self.plan.coded.keys()
-        old = {name: self._old[name] if name in read else self._encoded(name) for name in values}
+        old = {name: self._old[name] if name in read else self.stored(name) for name in values}
         return {name: _select(self.good, new, old[name]) for name, new in values.items()}
 
 

@@ -7,6 +7,10 @@ MOST_PANELS = 8
 # What stacks that step side by side may hold together: a second-level cache, and some of the third.
 WAVE_BYTES = 1 << 22
 
+# The same for sharded stacks, of what lies here. All stacks of a wave share their collectives, and these take
+# longer to start than the cache saves.
+SHARDED_WAVE_BYTES = 1 << 28
+
 # The number of entries in a stack. A stack saves kernel launches, but copies its gradients. On the CPU a
 # launch is cheap, and large weights step faster alone: by 5 to 10 % for transformers of width 512 or 768, but
 # not of width 256.

@@ -39,21 +39,22 @@ class BasisMoments:
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[Learned]:
         """Convert the second moments to the new bases, and add the gradient."""
-        yield from ()
         U, V = self._bases(new, G.blocks)
-        moments = stack["second_moment"]
+        moments, spreads = stack["second_moment"], stack.spreads
         if stack.due:
-            moments = corrected.transport(moments, self._bases(old, G.blocks), (U, V))
+            before = self._bases(old, G.blocks)
+            moments = yield from corrected.transport(moments, before, (U, V), spreads)
         kept, added = weights(stack.group["betas"][1])
-        squares = corrected.squares(corrected.project(G.blocks, U, V), U, V, G.norm.square())
+        parts = yield from corrected.project(G.blocks, U, V, spreads)
+        squares = yield from corrected.squares(parts, U, V, G.norm.square(), spreads)
         stack["second_moment"] = moments = kept * moments + added * squares
         return U, V, moments
 
-    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Learned) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Learned) -> Task[tuple[Tensor, Tensor]]:
         U, V, moments = learned
         group, rounding = stack.group, stack.plan.momentum.rounding + self.rounding
-        parts = corrected.project(x, U, V)
-        direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding)
+        parts = yield from corrected.project(x, U, V, stack.spreads)
+        direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
         return direction, scale * correction(group["betas"][1], stack.steps).sqrt()
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
@@ -65,6 +66,6 @@ class BasisMoments:
         """The bases of both axes. If an axis is not sketched, its basis has no columns."""
         left, right = (
             like.new_zeros(len(like), size, 0) if sketch is None else sketch.basis
-            for sketch, size in zip(sketches, self.block, strict=True)
+            for sketch, size in zip(sketches, like.shape[1:], strict=True)
         )
         return left, right

@@ -69,7 +69,7 @@ class Preconditioner(Part, Protocol):
     ) -> Task[Any]:
         """Learn from a gradient, given the sketches before and after it. Return what `apply_` needs."""
 
-    def apply_(self, stack: "Stack", x: Tensor, scale: Tensor, learned: Any) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: "Stack", x: Tensor, scale: Tensor, learned: Any) -> Task[tuple[Tensor, Tensor]]:
         """Precondition scale * x for scale (S,) and x (S, *block).
 
         Return (direction, new scale); the result is their product. x may be overwritten: the direction reuses
@@ -83,13 +83,13 @@ class Graft(Part, Protocol):
     @classmethod
     def of(cls, weight: WeightSpec) -> Self: ...
 
-    def update(self, stack: "Stack", G: "Gradient") -> Tensor | None:
+    def update(self, stack: "Stack", G: "Gradient") -> Task[Tensor | None]:
         """Learn from a gradient. Return the length (S,) of the rule's step, if the gradient decides it."""
 
-    def length(self, stack: "Stack", x: Tensor, ahead: Tensor) -> Tensor | None:
+    def length(self, stack: "Stack", x: Tensor, ahead: Tensor) -> Task[Tensor | None]:
         """The length (S,) of the rule's step for the momentum ahead * x. None: steps keep their length."""
 
-    def step(self, stack: "Stack", x: Tensor, length: Tensor | None) -> Tensor:
+    def step(self, stack: "Stack", x: Tensor, length: Tensor | None) -> Task[Tensor]:
         """The rule's own step for the momentum x (S, *block), for use before ``start_step``.
 
         ``length``: the length of this step, see `length`.
@@ -98,5 +98,7 @@ class Graft(Part, Protocol):
     def limit(self, stack: "Stack") -> float | None:
         """The largest root mean square of the rule's step, see `core.moments.longest`; None: no limit."""
 
-    def rescale(self, stack: "Stack", direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+    def rescale(
+        self, stack: "Stack", direction: Tensor, scale: Tensor, length: Tensor | None
+    ) -> Task[Tensor]:
         """The new scale (S,) that gives the step scale * direction (S, *block) the length of this rule."""

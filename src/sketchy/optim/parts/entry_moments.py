@@ -41,12 +41,14 @@ class EntryMoments:
         observe_root_(root, G.whole, stack.group["betas"][1], stack.good)
         self.write(stack, root)
 
-    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> Task[tuple[Tensor, Tensor]]:
         root = self.read(stack).reshape(x.shape)
         filled = correction(stack.group["betas"][1], stack.count)
         group = stack.group
         limit = longest(*group["betas"], moving_average=group["moving_average_momentum"])
-        divide_by_root(x, root, filled, group["eps"], out=x, limit=None if limit is None else limit / scale)
+        limits = None if limit is None else limit / scale
+        eps, spreads = group["eps"], stack.spreads
+        yield from divide_by_root(x, root, filled, eps, out=x, limit=limits, spreads=spreads)
         return x, scale
 
     def read(self, stack: Stack) -> Tensor:

@@ -56,10 +56,11 @@ class FewBits(ABC):
     def read(self, stack: Stack) -> Tensor:
         """The value (K, *shape), in new memory, in the dtype of the arithmetic."""
         codes, scale = self._stored(stack)
-        x = torch.empty(len(codes), *self.rows, dtype=self.weight.work, device=codes.device)
+        rows = self.rows_of(stack)
+        x = torch.empty(len(codes), *rows, dtype=self.weight.work, device=codes.device)
         for _, piece in panels(x):
             x[piece] = self._decoded(codes[piece], scale[piece])
-        return x.reshape(-1, *self.weight.layout.shape)
+        return x.reshape(len(x), *stack.layout.shape)
 
     def write(
         self,
@@ -72,7 +73,8 @@ class FewBits(ABC):
 
         ``G``: the newest gradients (K, *shape), if there are any. Without ``minus``, `FourBits` overwrites x.
         """
-        X = x.reshape(-1, *self.rows)
+        X = x.reshape(len(x), *self.rows_of(stack))
+        start = next((spread.first for spread in stack.spreads[:1] if spread is not None), 0)
         codes = X.new_empty(*X.shape[:2], self.width, dtype=self.stored)
         scale = X.new_empty(*X.shape[:2], quantize.blocks(X.shape[2]), dtype=self.weight.wide)
         for some, piece in panels(X):
@@ -80,15 +82,20 @@ class FewBits(ABC):
             if minus is not None:
                 A, B = minus
                 part = torch.baddbmm(part, A[piece], B[some], alpha=-1)
-            first = (piece[1].start or 0) if len(piece) > 1 else 0
+            first = start + ((piece[1].start or 0) if len(piece) > 1 else 0)
             fresh = None if G is None else G.reshape(X.shape)[piece]
             codes[piece], scale[piece] = self._encoded(part, fresh, stack, stack.count[some], first)
-        kept = stack.plan.slots[self.name].stored
-        stack.store({self.name: codes.reshape(-1, *kept), f"{self.name}_scale": scale})
+        kept = stack.own(self.name)[0].shape
+        stack.store({self.name: codes.reshape(len(codes), *kept), f"{self.name}_scale": scale})
 
     def _stored(self, stack: Stack) -> tuple[Tensor, Tensor]:
         codes, scale = (stack.stacked(name) for name in self.slots)
-        return codes.reshape(-1, self.rows[0], self.width), scale
+        return codes.reshape(len(codes), self.rows_of(stack)[0], self.width), scale
+
+    def rows_of(self, stack: Stack) -> tuple[int, int]:
+        """`rows`, as far as they lie here. Rows themselves are never cut."""
+        spread = stack.spreads[0] if stack.spreads else None
+        return self.rows if spread is None else (len(spread.here), self.rows[1])
 
     @abstractmethod
     def _encoded(

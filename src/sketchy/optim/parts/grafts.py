@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sketchy.core import moments
 from sketchy.core.axes import as_matrix
-from sketchy.core.extremes import frobenius
+from sketchy.core.extremes import row_energy
 from sketchy.core.moments import (
     correction,
     divide_by_root,
@@ -27,6 +27,8 @@ from sketchy.core.moments import (
     over_length,
     weights,
 )
+from sketchy.core.spread import norm
+from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import Graft, WeightSpec
 from sketchy.optim.slots import FLOAT64, Codec, Meaning, Slots, State
 from sketchy.optim.stack import Gradient, Stack
@@ -48,19 +50,21 @@ class Ungrafted:
     def of(cls, weight: WeightSpec) -> Self:
         return cls()
 
-    def update(self, stack: Stack, G: Gradient) -> None:
-        return None
+    def update(self, stack: Stack, G: Gradient) -> Task[None]:
+        yield from ()
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> None:
-        return None
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[None]:
+        yield from ()
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        yield from ()
         return x
 
     def limit(self, stack: Stack) -> float | None:
         return None
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
+        yield from ()
         return scale
 
 
@@ -75,22 +79,23 @@ class Rule(ABC):
     def of(cls, weight: WeightSpec) -> Self:
         return cls()
 
-    def update(self, stack: Stack, G: Gradient) -> Tensor | None:
+    def update(self, stack: Stack, G: Gradient) -> Task[Tensor | None]:
+        yield from ()
         return None
 
     @abstractmethod
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor: ...
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]: ...
 
     @abstractmethod
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor: ...
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]: ...
 
     def limit(self, stack: Stack) -> float | None:
         beta1, beta2 = stack.group["betas"]
         return moments.longest(beta1, beta2, moving_average=stack.group["moving_average_momentum"])
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
         assert length is not None
-        return moments.ratio(length, direction) * stack.group["graft_scale"]
+        return (yield from moments.ratio(length, direction, stack.spreads)) * stack.group["graft_scale"]
 
 
 class Sgd(Rule):
@@ -99,11 +104,12 @@ class Sgd(Rule):
     def limit(self, stack: Stack) -> float | None:
         return None
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        yield from ()
         return x
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
-        return ahead * frobenius(as_matrix(x))
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
+        return ahead * (yield from norm(row_energy(as_matrix(x)), *stack.spreads))
 
 
 class Rows(Rule):
@@ -114,32 +120,35 @@ class Rows(Rule):
         rows = weight.layout.block[:1]
         return cls({"row_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
-    def update(self, stack: Stack, G: Gradient) -> None:
+    def update(self, stack: Stack, G: Gradient) -> Task[None]:
+        yield from ()
         old, new = weights(stack.group["betas"][1])
         stack["row_moment"] = old * stack["row_moment"] + new * G.rows
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
-        return moments.step_by_rows(x, self._roots(stack, x))
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        return moments.step_by_rows(x, (yield from self._roots(stack)))
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
-        return ahead * moments.length_by_rows(x, self._roots(stack, x))
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
+        a = yield from self._roots(stack)
+        return ahead * (yield from moments.length_by_rows(x, a, stack.spreads))
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
             return None
         return state["row_moment"].sum(-1) / weights(options["betas"][1])[1]
 
-    def _roots(self, stack: Stack, x: Tensor) -> Tensor:
+    def _roots(self, stack: Stack) -> Task[Tensor]:
         filled = correction(stack.group["betas"][1], stack.steps)
-        return moments.row_roots(stack["row_moment"], filled, stack.group["eps"], math.prod(x.shape[1:]))
+        entries, eps = math.prod(stack.plan.layout.block), stack.group["eps"]
+        return (yield from moments.row_roots(stack["row_moment"], filled, eps, entries, stack.spreads[0]))
 
 
 class Own(Rows):
     """The step's own length, but at least half of the length that `rows` gives. Keeps m numbers."""
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Tensor:
+    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
         assert length is not None
-        floor = FLOOR * moments.ratio(length, direction)
+        floor = FLOOR * (yield from moments.ratio(length, direction, stack.spreads))
         return torch.maximum(scale, floor) * stack.group["graft_scale"]
 
 
@@ -155,22 +164,25 @@ class Factored(Rows):
         slot = weight.block_slot(Meaning.MOMENT, FLOAT64, (columns,), follows)
         return cls({**super().of(weight).slots, "column_moment": slot})
 
-    def update(self, stack: Stack, G: Gradient) -> None:
-        super().update(stack, G)
+    def update(self, stack: Stack, G: Gradient) -> Task[None]:
+        yield from super().update(stack, G)
         assert G.columns is not None
         old, new = weights(stack.group["betas"][1])
         stack["column_moment"] = old * stack["column_moment"] + new * G.columns
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
-        return moments.factored_step(x, *self._factors(stack))
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        a, b = yield from self._factors(stack)
+        return (yield from moments.factored_step(x, a, b, stack.spreads))
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
-        return moments.clipped(ahead * moments.factored_length(x, *self._factors(stack)), x)
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
+        a, b = yield from self._factors(stack)
+        found = ahead * (yield from moments.factored_length(x, a, b, stack.spreads))
+        return moments.clipped(found, math.prod(stack.plan.layout.block))
 
-    def _factors(self, stack: Stack) -> tuple[Tensor, Tensor]:
-        filled = correction(stack.group["betas"][1], stack.steps)
+    def _factors(self, stack: Stack) -> Task[tuple[Tensor, Tensor]]:
+        filled, eps = correction(stack.group["betas"][1], stack.steps), stack.group["eps"]
         rows, columns = stack["row_moment"], stack["column_moment"]
-        return moments.factored_roots(rows, columns, filled, stack.group["eps"])
+        return (yield from moments.factored_roots(rows, columns, filled, eps, stack.spreads))
 
 
 class RmsProp(Rule):
@@ -183,22 +195,25 @@ class RmsProp(Rule):
         slot = weight.block_slot(Meaning.MOMENT, Codec(weight.work, weight.work), block, axes)
         return cls({"graft_root": slot})
 
-    def update(self, stack: Stack, G: Gradient) -> Tensor | None:
+    def update(self, stack: Stack, G: Gradient) -> Task[Tensor | None]:
+        yield from ()
         root = stack.stacked("graft_root")
         observe_root_(root, G.blocks, self._decay(stack), stack.good_blocks, over=self._over(G))
         stack.put_back("graft_root", root)
         return None
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
-        return divide_by_root(x, stack.stacked("graft_root"), self._filled(stack), stack.group["eps"])
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
+        root, filled, eps = stack.stacked("graft_root"), self._filled(stack), stack.group["eps"]
+        return (yield from divide_by_root(x, root, filled, eps, spreads=stack.spreads))
 
-    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Tensor:
-        return ahead * self._length(stack, x, over=None)
+    def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
+        return ahead * (yield from self._length(stack, x, over=None))
 
-    def _length(self, stack: Stack, x: Tensor, over: Tensor | None) -> Tensor:
+    def _length(self, stack: Stack, x: Tensor, over: Tensor | None) -> Task[Tensor]:
         # stacked again each time: to keep the roots would need memory for a third stack
-        root = as_matrix(stack.stacked("graft_root"))
-        return length_over_root(as_matrix(x), root, self._filled(stack), stack.group["eps"], over)
+        root, eps = as_matrix(stack.stacked("graft_root")), stack.group["eps"]
+        filled = self._filled(stack)
+        return (yield from length_over_root(as_matrix(x), root, filled, eps, over, stack.spreads))
 
     def _over(self, G: Gradient) -> Tensor | None:
         """The divisor of gradients before they are added; None: they are not divided."""
@@ -224,15 +239,15 @@ class Adagrad(RmsProp):
 class _Normalized(RmsProp):
     """Divides gradients by their norm. The length is that of its step for the gradient, not the momentum."""
 
-    def update(self, stack: Stack, G: Gradient) -> Tensor:
-        super().update(stack, G)
-        return self._length(stack, G.blocks, over=G.norm)
+    def update(self, stack: Stack, G: Gradient) -> Task[Tensor]:
+        yield from super().update(stack, G)
+        return (yield from self._length(stack, G.blocks, over=G.norm))
 
-    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Tensor:
+    def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
         assert length is not None
-        x = over_length(x, frobenius(as_matrix(x)))
-        step = super().step(stack, x, length)
-        return step.mul_(like(moments.ratio(length, step), step))
+        x = over_length(x, (yield from norm(row_energy(as_matrix(x)), *stack.spreads)))
+        step = yield from super().step(stack, x, length)
+        return step.mul_(like((yield from moments.ratio(length, step, stack.spreads)), step))
 
     def _over(self, G: Gradient) -> Tensor | None:
         return G.norm

@@ -46,6 +46,6 @@ class InverseRoots:
             roots[axis.index] = root
         return roots
 
-    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Roots) -> tuple[Tensor, Tensor]:
-        direction, own = precondition_(x, learned)
+    def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Roots) -> Task[tuple[Tensor, Tensor]]:
+        direction, own = yield from precondition_(x, learned)
         return direction, scale * own

@@ -11,6 +11,8 @@ from torch import Tensor
 from sketchy.core import momentum, quantize
 from sketchy.core.axes import fold, unfold
 from sketchy.core.sketch import Sketch
+from sketchy.core.spread import total
+from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.few_bits import FEWEST, EightBits, FourBits
 from sketchy.optim.parts.sketches import Axis, Sketches
@@ -48,7 +50,7 @@ class Momentum:
         axis = _thin(statistics) if bits == 4 else None
         return InEightBits.made(weight) if axis is None else InFourBits.made(weight, axis)
 
-    def update(self, stack: Stack, G: Gradient, old: Known, new: Known) -> tuple[Tensor, Tensor]:
+    def update(self, stack: Stack, G: Gradient, old: Known, new: Known) -> Task[tuple[Tensor, Tensor]]:
         """Add the gradient. Return x (K, *shape), a new tensor, and scale (K,): the momentum is scale * x.
 
         ``old``, ``new``: the sketches before and after this gradient. x has no rounding error of this step.
@@ -56,27 +58,30 @@ class Momentum:
         if not self.slots:
             return G.whole.clone(), torch.ones_like(stack.count, dtype=torch.float64)
         in_place = self.slots["momentum"].codec.plain and type(self) is Momentum
-        return momentum.advance_(
-            stack.own("momentum") if in_place else self.read(stack, old),
-            G.whole,
-            stack.group["betas"][0],
-            stack.count,
-            moving_average=stack.group["moving_average_momentum"],
-            nesterov=stack.group["nesterov"],
-            good=stack.good,
-            keep=None if in_place else lambda M: self.write(stack, M, new, G.whole),
+        return (
+            yield from momentum.advance_(
+                stack.own("momentum") if in_place else self.read(stack, old),
+                G.whole,
+                stack.group["betas"][0],
+                stack.count,
+                moving_average=stack.group["moving_average_momentum"],
+                nesterov=stack.group["nesterov"],
+                good=stack.good,
+                keep=None if in_place else lambda M: self.write(stack, M, new, G.whole),
+            )
         )
 
     def read(self, stack: Stack, sketches: Known) -> Tensor:
         """The stored momenta (K, *shape), in new memory, in the dtype of the arithmetic."""
         slot, own = self.slots["momentum"], stack.own("momentum")
-        M = torch.empty(len(own), *slot.shape, dtype=slot.codec.work, device=own[0].device)
+        M = torch.empty(len(own), *own[0].shape, dtype=slot.codec.work, device=own[0].device)
         for value, stored in zip(M, own, strict=True):
             value.copy_(slot.codec.decode(stored))
         return M
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> Task[None]:
         """Store the momenta M (K, *shape). ``sketches``, ``G`` (K, *shape): the newest, if there are any."""
+        yield from ()
         for value, stored in zip(M, stack.own("momentum"), strict=True):
             stored.copy_(self.slots["momentum"].codec.encode(value))
 
@@ -104,11 +109,12 @@ class InEightBits(Momentum):
     def read(self, stack: Stack, sketches: Known) -> Tensor:
         return self.codes.read(stack)
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> Task[None]:
+        yield from ()
         self.codes.write(stack, M)
 
     def error(self, stack: Stack, sketches: Known) -> float | None:
-        M = self.read(stack, sketches).reshape(self.codes.rows)
+        M = self.read(stack, sketches).reshape(self.codes.rows_of(stack))
         return float(quantize.relative_error(M, stack["momentum_scale"], self.codes.levels))
 
     @property
@@ -140,21 +146,25 @@ class InFourBits(InEightBits):
         return self.codes.weight.layout.block == self.codes.rows
 
     def read(self, stack: Stack, sketches: Known) -> Tensor:
-        R, U = self.codes.read(stack), _basis(sketches, self.axis)
+        R, sketch = self.codes.read(stack), sketches[self.axis.index]
+        assert sketch is not None
         (C,) = stack.read(("momentum_coordinates",))
         if self._is_matrix:
-            R.reshape(-1, *self.codes.rows).baddbmm_(*self._factors(U, C))
+            R.reshape(len(R), *self.codes.rows_of(stack)).baddbmm_(*self._factors(sketch.basis, C))
             return R
-        return R.add_(self._product(U, C))
+        return R.add_(self._product(stack, sketch.basis, C))
 
-    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> None:
-        U = stack.plan.statistics.as_stored(stack, _basis(sketches, self.axis))
-        short = (U.mT @ unfold(stack.plan.layout.split(M), self.axis.index)).to(torch.bfloat16)
+    def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> Task[None]:
+        sketch = sketches[self.axis.index]
+        assert sketch is not None
+        U = yield from stack.plan.statistics.as_stored(stack, sketch)
+        product = U.mT @ unfold(stack.layout.split(M), self.axis.index)
+        short = (yield from total(product, sketch.spread)).to(torch.bfloat16)
         C = short.to(M.dtype)
         if self._is_matrix:
             self.codes.write(stack, M, self._factors(U, C), G)
         else:
-            R = self._product(U, C)
+            R = self._product(stack, U, C)
             self.codes.write(stack, torch.sub(M, R, out=R), G=G)
         stack.store({"momentum_coordinates": short})
 
@@ -166,9 +176,9 @@ class InFourBits(InEightBits):
         """A and B with A B = U C, or (U C)ᵀ if U is the basis of the columns."""
         return (U, C) if self.axis.index == 0 else (C.mT, U.mT)
 
-    def _product(self, U: Tensor, C: Tensor) -> Tensor:
+    def _product(self, stack: Stack, U: Tensor, C: Tensor) -> Tensor:
         """U C in the shape of the weights, (K, *shape)."""
-        layout = self.codes.weight.layout
+        layout = stack.layout
         like = torch.empty(len(U), *layout.block, device="meta")
         return layout.join(fold(U @ C, self.axis.index, like))
 
@@ -177,9 +187,3 @@ def _thin(statistics: Sketches) -> Axis | None:
     """The longest axis with a basis so thin that 4 bits and coordinates are smaller than 8 bits."""
     thin = (axis for axis in statistics.live if 4 * axis.rank < axis.dim and len(statistics.axes) > 1)
     return max(thin, key=lambda axis: axis.dim, default=None)
-
-
-def _basis(sketches: Known, axis: Axis) -> Tensor:
-    sketch = sketches[axis.index]
-    assert sketch is not None
-    return sketch.basis

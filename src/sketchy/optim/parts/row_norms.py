@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sketchy.core import moments
+from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import FLOAT64, Meaning, Slots
 from sketchy.optim.stack import Stack
@@ -22,12 +23,12 @@ class RowNorms:
         rows = weight.layout.block[:1]
         return cls({"direction_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
-    def apply_(self, stack: Stack, direction: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def apply_(self, stack: Stack, direction: Tensor, scale: Tensor) -> Task[tuple[Tensor, Tensor]]:
         """Learn from scale * direction, (S,) and (S, *block), and normalise its rows."""
         # directions before start_step were the graft's: they don't count, and change nothing
         count = (stack.steps - (stack.group["start_step"] - 1)).clamp(min=0)
-        direction, moment, scale = moments.normalize_rows_(
-            direction, scale, stack["direction_moment"], stack.group["row_norm"], count
+        direction, moment, scale = yield from moments.normalize_rows_(
+            direction, scale, stack["direction_moment"], stack.group["row_norm"], count, stack.spreads
         )
         stack["direction_moment"] = moment
         return direction, scale

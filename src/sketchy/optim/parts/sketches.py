@@ -1,6 +1,6 @@
 """Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the full covariance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -12,16 +12,17 @@ from sketchy.core import dense
 from sketchy.core import sketch as core
 from sketchy.core.axes import unfold
 from sketchy.core.certificate import exchange_error
-from sketchy.core.extremes import frobenius
+from sketchy.core.extremes import row_energy
 from sketchy.core.sketch import Sketch
+from sketchy.core.spread import norm, total, whole
 from sketchy.core.tasks import Task, gather
 from sketchy.core.tuned.products import by_rows, product
 from sketchy.core.whitening import Whitened, Whitening, whitening_task
 from sketchy.optim.parts.contracts import WeightSpec
-from sketchy.optim.slots import COUNTER, FLOAT64, Codec, Meaning, Orthonormal, Slot, Slots, State
+from sketchy.optim.slots import COUNTER, FLOAT64, Meaning, Orthonormal, Slot, Slots, State
 from sketchy.optim.stack import Gradient, Stack
 
-_FIELDS = tuple(field.name for field in fields(Sketch))
+_FIELDS = tuple(field.name for field in fields(Sketch) if field.name != "spread")  # `Sketch.tensors`
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Axis:
 class Sketches:
     axes: tuple[Axis | None, ...]  # None: an axis that is not preconditioned
     blocks: int
-    codec: Codec  # of the bases
+    codec: Orthonormal  # of the bases
     whitened: bool = False  # whether each of the two axes is whitened by the other
 
     @classmethod
@@ -94,19 +95,25 @@ class Sketches:
                 slots[name] = Slot(meaning, shape, follows, codec, blocks=self.blocks)
         return slots
 
-    def initialize_(self, state: State) -> None:
-        """Set the bases of a new state to orthonormal columns, the same in each block."""
+    def new_bases(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
+        """The bases of a new state, as they are stored: orthonormal columns, the same in each block."""
         for axis in self.live:
-            stored = state[f"{axis.name}_basis"]
-            basis = core.empty(axis.dim, axis.rank, dtype=self.codec.work, device=stored.device).basis
-            stored.copy_(self.codec.encode(basis))
+            basis = core.empty(axis.dim, axis.rank, dtype=self.codec.work, device=device).basis
+            yield axis.names[0], self.codec.encode(basis).expand(self.blocks, -1, -1)
 
-    def read(self, stack: Stack) -> list[Sketch | None]:
+    def read(self, stack: Stack) -> Task[list[Sketch | None]]:
         """The sketches before this step, one for each axis, with bases in the dtype of the arithmetic."""
         sketches: list[Sketch | None] = [None] * len(self.axes)
-        for axis in self.live:
-            sketches[axis.index] = Sketch(*stack.read(axis.names))
+        bases = yield from gather(self._basis(stack, axis) for axis in self.live)
+        for axis, basis in zip(self.live, bases, strict=True):
+            lam, mass, bound = stack.read(axis.names[1:])
+            sketches[axis.index] = Sketch(basis, lam, mass, bound, stack.spreads[axis.index])
         return sketches
+
+    def _basis(self, stack: Stack, axis: Axis) -> Task[Tensor]:
+        name = axis.names[0]
+        stored = yield from whole(stack.stored(name), stack.apart(name))
+        return (yield from self.codec.decoded(stored, stack.spreads[axis.index]))
 
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None]
@@ -118,10 +125,11 @@ class Sketches:
         if not stack.due:
             return old
         new = list(old)
-        streams = yield from self._streams(G, [sketch for sketch in old if sketch is not None], stack.group)
+        streams = yield from self._streams(stack, G, [sketch for sketch in old if sketch is not None])
         tasks = []
         for axis, stream in zip(self.live, streams, strict=True):
             sketch, settings = old[axis.index], {"beta2": decay(stack.group), **stream}
+            settings["columns"] = stack.spreads[1 - axis.index] if len(self.axes) == 2 else None
             assert sketch is not None
             if axis.exact:
                 tasks.append(dense.update_task(sketch, **settings))
@@ -130,46 +138,46 @@ class Sketches:
         found = yield from gather(tasks)
         for axis, sketch in zip(self.live, found, strict=True):
             new[axis.index] = sketch
-            self._write(stack, axis, sketch)
+            yield from self._write(stack, axis, sketch)
         return new
 
-    def _streams(
-        self, G: Gradient, sketches: Sequence[Sketch], group: Mapping[str, Any]
-    ) -> Task[list[dict[str, Any]]]:
+    def _streams(self, stack: Stack, G: Gradient, sketches: Sequence[Sketch]) -> Task[list[dict[str, Any]]]:
         """What each axis adds to its covariance: arguments of ``update_task``."""
         matrices = [unfold(G.blocks, axis.index) for axis in self.live]
         if not self.whitened:
             return [{"A": A, "norm": G.norm} for A in matrices]
         whitenings = yield from gather(whitening_task(sketch) for sketch in reversed(sketches))
-        if all(axis.exact for axis in self.live) or group["solver"] == "exact":
-            return [_formed(A, W, axis) for A, W, axis in zip(matrices, whitenings, self.live, strict=True)]
-        products = [product(A.mT, sketch.basis) for A, sketch in zip(matrices, sketches, strict=True)]
-        streams: list[dict[str, Any]] = []
-        for axis, A, W, own, other in zip(
-            self.live, matrices, whitenings, products, reversed(products), strict=True
-        ):
-            if axis.exact:
-                streams.append(_formed(A, W, axis))
-            else:
-                whitened = Whitened(W, by_rows(own), W.outside * G.norm)
-                streams.append({"A": A, "norm": W.norm(G.norm, other), "whitened": whitened})
-        return streams
+        if all(axis.exact for axis in self.live) or stack.group["solver"] == "exact":
+            tasks = map(_formed, matrices, whitenings, self.live, sketches)
+            return (yield from gather(tasks))
+        products = yield from gather(map(_product, matrices, sketches))
 
-    def as_stored(self, stack: Stack, basis: Tensor) -> Tensor:
+        def stream(axis: Axis, A: Tensor, W: Whitening, own: Tensor, other: Tensor) -> Task[dict[str, Any]]:
+            if axis.exact:
+                return (yield from _formed(A, W, axis, sketches[axis.index]))
+            whitened = Whitened(W, by_rows(own), W.outside * G.norm)
+            norm = yield from W.norm(G.norm, other, stack.spreads[axis.index])
+            return {"A": A, "norm": norm, "whitened": whitened}
+
+        return (yield from gather(map(stream, self.live, matrices, whitenings, products, reversed(products))))
+
+    def as_stored(self, stack: Stack, sketch: Sketch) -> Task[Tensor]:
         """A new basis as the next step will read it: rounded if it was updated now."""
-        return basis if self.codec.plain or not stack.due else self.codec.decode(self.codec.encode(basis))
+        if self.codec.plain or not stack.due:
+            return sketch.basis
+        return (yield from self.codec.decoded(self.codec.encode(sketch.basis), sketch.spread))
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         exact = next((axis for axis in self.live if axis.exact), None)
         return None if exact is None or self.whitened else exact.stored(state).eigenvalues.sum(-1)
 
-    def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> None:
+    def _write(self, stack: Stack, axis: Axis, sketch: Sketch) -> Task[None]:
         """Store a sketch. If its basis is rounded, the error is added to its certified error."""
         if not self.codec.plain:
-            stored = self.as_stored(stack, sketch.basis)
-            error = exchange_error(sketch.basis, sketch.eigenvalues, stored)
+            stored = yield from self.as_stored(stack, sketch)
+            error = yield from exchange_error(sketch.basis, sketch.eigenvalues, stored, sketch.spread)
             sketch = replace(sketch, error_bound=sketch.error_bound + error)
-        stack.write(dict(zip(axis.names, vars(sketch).values(), strict=True)))
+        stack.write(dict(zip(axis.names, sketch.tensors.values(), strict=True)))
 
     def _count_turn(self, stack: Stack) -> None:
         """Count gradients for ``update_every``. On the CPU bad ones are not counted; elsewhere they are,
@@ -181,10 +189,16 @@ class Sketches:
         )
 
 
-def _formed(A: Tensor, W: Whitening, axis: Axis) -> dict[str, Any]:
+def _product(A: Tensor, sketch: Sketch) -> Task[Tensor]:
+    """Aᵀ U."""
+    return (yield from total(product(A.mT, sketch.basis), sketch.spread))
+
+
+def _formed(A: Tensor, W: Whitening, axis: Axis, sketch: Sketch) -> Task[dict[str, Any]]:
     """The arguments of ``update_task`` for A W. Full covariances take it in float64."""
-    formed = W.form(A)
-    return {"A": formed if axis.exact else formed.to(A), "norm": frobenius(formed)}
+    formed = yield from W.form(A)
+    length = yield from norm(row_energy(formed), sketch.spread, W.spread)
+    return {"A": formed if axis.exact else formed.to(A), "norm": length}
 
 
 def decay(group: Mapping[str, Any]) -> float:

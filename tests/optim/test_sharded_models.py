@@ -1,0 +1,246 @@
+"""Models under FSDP2, HSDP and tensor parallelism: the numbers of one process, and checkpoints that move."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sketchy
+from optim.ranks import on_ranks
+
+F64 = torch.float64
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("SketchyShampoo", {"rank": 3}),
+    ("SketchySOAP", {"rank": 3, "momentum_dtype": "int8"}),
+    ("Shampoo", {}),
+    ("SketchyAdagrad", {"rank": 3}),
+]
+
+
+class Net(nn.Module):
+    """Odd sizes, an embedding, a norm, a tied pair of weights, and a layer that is not always used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.up = nn.Linear(6, 13)
+        self.norm = nn.LayerNorm(13)
+        self.down = nn.Linear(13, 6)
+        self.unused = nn.Linear(6, 5, bias=False)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Tensor, step: int) -> Tensor:
+        x = self.embed(ids)
+        x = x + self.down(self.norm(self.up(x).tanh()))
+        loss = nn.functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+        return loss + self.unused(x).square().mean() if step % 2 == 0 else loss
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().to(F64)
+
+
+def descend(model: nn.Module, optimizer: Any, steps: range) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        ids = torch.randint(11, (4, 5), generator=torch.Generator().manual_seed(step))
+        model(ids, step).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def made(name: str, options: dict[str, Any], model: nn.Module) -> Any:
+    return getattr(sketchy, name)(model.named_parameters(), lr=0.01, **options)
+
+
+def shard(model: Net, shape: tuple[int, ...]) -> None:
+    """FSDP2 for one number of ranks, HSDP for two."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    names = ("shard",) if len(shape) == 1 else ("replicate", "shard")
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    for layer in (model.up, model.down):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [
+        p.full_tensor() if hasattr(p, "full_tensor") else p for p in map(torch.detach, model.parameters())
+    ]
+
+
+def assert_same(model: nn.Module, other: nn.Module, tolerance: float, case: Any) -> None:
+    for p, q in zip(weights(model), weights(other), strict=True):
+        assert float((p - q).abs().max()) <= tolerance, (case, float((p - q).abs().max()))
+
+
+def check_models(shape: tuple[int, ...]) -> None:
+    for name, options in CASES:
+        one = net()
+        descend(one, made(name, options, one), range(8))
+        many = net()
+        shard(many, shape)
+        descend(many, made(name, options, many), range(8))
+        assert_same(one, many, 1e-10, (name, options))
+
+
+def check_tensor_parallel() -> None:
+    """Columns, rows, and FSDP2 over them; norms get partial gradients in sequence parallelism."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    for name, options in CASES[:2]:
+        one = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6)).to(F64)
+        state = one.state_dict()
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+        many = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6)).to(F64)
+        many.load_state_dict(_from_rank_0(state))
+        one.load_state_dict(_from_rank_0(state))
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(many, mesh["model"], plan)  # type: ignore[arg-type]
+        fully_shard(many, mesh=mesh["data"])
+        pair = [(model, made(name, options, model)) for model in (one, many)]
+        for step in range(6):
+            x = torch.randn(7, 6, generator=torch.Generator().manual_seed(step), dtype=F64)
+            for model, optimizer in pair:
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+        assert_same(one, many, 1e-10, (name, options))
+
+
+def _from_rank_0(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    from torch import distributed
+
+    for value in state.values():
+        distributed.broadcast(value, 0)
+    return state
+
+
+# ---- checkpoints
+
+ROUTE: list[tuple[int, ...]] = [(2,), (4,), (2, 2), (1,), (2,)]
+
+
+def go_on(folder: str, leg: int, name: str, options: dict[str, Any], flat: bool) -> None:
+    """Train two steps on one number of ranks, from the checkpoint of the leg before."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict as states
+
+    model = net()
+    shard(model, ROUTE[leg])
+    optimizer = made(name, options, model)
+    choice = states.StateDictOptions(flatten_optimizer_state_dict=flat)
+    if leg:
+        own, state = states.get_state_dict(model, optimizer, options=choice)
+        saved = {"model": own, "optimizer": state}
+        checkpoint.load(saved, checkpoint_id=f"{folder}/{leg}")
+        states.set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=saved["model"],
+            optim_state_dict=saved["optimizer"],  # type: ignore[arg-type]
+            options=choice,
+        )
+    descend(model, optimizer, range(1 + 2 * leg, 3 + 2 * leg))  # the unused layer has no gradient at first
+    own, state = states.get_state_dict(model, optimizer, options=choice)
+    checkpoint.save({"model": own, "optimizer": state}, checkpoint_id=f"{folder}/{leg + 1}")
+    if leg == len(ROUTE) - 1:
+        one = net()
+        descend(one, made(name, options, one), range(1, 3 + 2 * leg))
+        assert_same(one, model, 1e-9, (name, options))
+
+
+def check_full_state(folder: str, name: str, options: dict[str, Any]) -> None:
+    """Save a full state dict for one process; load one of one process, by a plain call."""
+    from torch.distributed.checkpoint import state_dict as states
+
+    many, one = net(), net()
+    shard(many, (2,))
+    ours, theirs = made(name, options, many), made(name, options, one)
+    for model, optimizer in ((many, ours), (one, theirs)):
+        descend(model, optimizer, range(3))
+    own, state = states.get_state_dict(many, ours, options=states.StateDictOptions(full_state_dict=True))
+    if torch.distributed.get_rank() == 0:
+        torch.save((own, state), f"{folder}/{name}.pt")
+    ours.load_state_dict(theirs.state_dict())
+    descend(many, ours, range(3, 5))
+    descend(one, theirs, range(3, 5))
+    assert_same(one, many, 1e-10, (name, options))
+
+
+def check_that_one_process_goes_on(folder: str, name: str, options: dict[str, Any]) -> None:
+    from torch.distributed.checkpoint import state_dict as states
+
+    own, state = torch.load(f"{folder}/{name}.pt", weights_only=True)
+    again, one = net(), net()
+    optimizer = made(name, options, again)
+    states.set_state_dict(again, optimizer, model_state_dict=own, optim_state_dict=state)
+    descend(again, optimizer, range(3, 5))
+    descend(one, made(name, options, one), range(5))
+    assert_same(one, again, 1e-10, (name, options))
+
+
+def check_damaged_checkpoint() -> None:
+    """It is damaged on one rank only: all ranks refuse it with the same sentence, and go on as before."""
+    from torch import distributed
+
+    model = net()
+    shard(model, (2,))
+    optimizer = made("SketchySOAP", {"rank": 3}, model)
+    descend(model, optimizer, range(2))
+    before = weights(model)
+    saved = copy.deepcopy(optimizer.state_dict())
+    if distributed.get_rank() == 1:
+        saved["state"][1]["left_eigenvalues"][0] = torch.nan
+    with pytest.raises(ValueError, match="NaN or Inf") as error:
+        optimizer.load_state_dict(saved)
+    found: list[Any] = [None, None]
+    distributed.all_gather_object(found, str(error.value))
+    assert found[0] == found[1]
+    for p, q in zip(before, weights(model), strict=True):
+        assert torch.equal(p, q)
+    descend(model, optimizer, range(2, 3))
+
+
+def all_checks_on_two(folder: str) -> None:
+    check_models((2,))
+    for name, options in CASES[:2]:
+        check_full_state(folder, name, options)
+    check_damaged_checkpoint()
+
+
+def all_checks_on_four() -> None:
+    check_models((4,))
+    check_models((2, 2))
+    check_tensor_parallel()
+
+
+def test_models_on_two_ranks(tmp_path: Path) -> None:
+    on_ranks(2, all_checks_on_two, str(tmp_path))
+    for name, options in CASES[:2]:
+        check_that_one_process_goes_on(str(tmp_path), name, options)
+
+
+@pytest.mark.slow
+def test_models_on_four_ranks() -> None:
+    on_ranks(4, all_checks_on_four)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_checkpoints_move_between_numbers_of_ranks(
+    name: str, options: dict[str, Any], flat: bool, tmp_path: Path
+) -> None:
+    for leg, shape in enumerate(ROUTE):
+        world = shape[0] if len(shape) == 1 else shape[0] * shape[1]
+        on_ranks(world, go_on, str(tmp_path), leg, name, options, flat)
