@@ -11,10 +11,12 @@ rounding may have nothing in common.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sketchy.core.tasks import Request, Task, Unread, called, divided
 
@@ -72,6 +74,41 @@ def whole(x: Tensor, spread: Spread | None, dim: int = -2) -> Task[Tensor]:
     shape[dim] = spread.size
     parts = x.new_zeros(shape).index_copy_(dim, spread.here, x)
     return (yield from total(parts, spread))
+
+
+def fetch(parts: Sequence[tuple[Tensor, Spread]]) -> list[Callable[[], Tensor]]:
+    """Start to gather matrices (S, size here, l), in one all-gather; each function waits for one of them.
+
+    All have the same dtype, device and group. The ranks of the group have consecutive rows.
+    """
+    _, spread = parts[0]
+    (group,) = spread.groups
+    longest = [-(-spread.size // spread.parts) for _, spread in parts]
+    own = [pad(x, (0, 0, 0, most - x.shape[-2])) for (x, _), most in zip(parts, longest, strict=True)]
+    found, wait_for_all = all_gather(torch.cat([x.reshape(-1) for x in own]), spread.parts, group)
+
+    def waiting(start: int, shape: torch.Size, spread: Spread) -> Callable[[], Tensor]:
+        def wait() -> Tensor:
+            wait_for_all()
+            pieces = found[:, start : start + shape.numel()].reshape(-1, *shape)  # (ranks, S, rows, l)
+            return pieces.transpose(0, 1).flatten(1, 2)[:, : spread.size]
+
+        return wait
+
+    starts = accumulate((x.numel() for x in own), initial=0)
+    return [
+        waiting(start, x.shape, spread) for start, x, (_, spread) in zip(starts, own, parts, strict=False)
+    ]
+
+
+def all_gather(flat: Tensor, parts: int, group: Any) -> tuple[Tensor, Callable[[], object]]:
+    """The vectors (n,) of all ``parts`` ranks of a group, (parts, n), and a function that waits for them."""
+    from torch import distributed
+
+    found = flat.new_empty(parts, flat.numel())
+    # torch 2.13 renames it
+    single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    return found, single(found.view(-1), flat, group=group, async_op=True).wait
 
 
 def part(x: Tensor, spread: Spread | None, dim: int = -2) -> Tensor:

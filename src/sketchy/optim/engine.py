@@ -23,9 +23,10 @@ from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
-from sketchy.optim.schedule import scratch_bound, stacks_, waves
-from sketchy.optim.sharding import agreed
+from sketchy.optim.schedule import fetch, scratch_bound, stacks_, waves
+from sketchy.optim.sharding import agreed, sharding
 from sketchy.optim.slots import is_sharded
+from sketchy.optim.split import check_mesh, exchange_
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
 
@@ -42,6 +43,7 @@ class Engine(Optimizer):
     design: ClassVar[Design]
     without: ClassVar[frozenset[str]] = frozenset()  # options that a subclass does not have
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
+    split: Any = None  # a mesh (`optim.split`); not an option of groups, so that state dicts do not have it
     saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of our optimizers inherits it
 
     def __init_subclass__(cls) -> None:
@@ -54,6 +56,7 @@ class Engine(Optimizer):
             shown.append(
                 kinds(name, kinds.KEYWORD_ONLY if i > 1 else kinds.POSITIONAL_OR_KEYWORD, default=value)
             )
+        shown.append(kinds("split", kinds.KEYWORD_ONLY, default=None))
         cls.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     @classmethod
@@ -67,8 +70,12 @@ class Engine(Optimizer):
         params: Iterable[Any],
         lr: float | Tensor | None = None,
         betas: tuple[float, float] | None = None,
+        *,
+        split: Any = None,
         **options: Unpack[table.Options],
     ) -> None:
+        check_mesh(split)
+        self.split = split
         known = self._options()
         self._refuse_unknown(options)
         given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not None}
@@ -131,7 +138,7 @@ class Engine(Optimizer):
             for g, group in enumerate(self.param_groups)
             for i, p in enumerate(group["params"])
         ]
-        return report(rows, scratch_bound(self.param_groups, self._plan))
+        return report(rows, scratch_bound(self.param_groups, self._plan, self.split))
 
     def covariances(self) -> Iterator[KnownCovariance]:
         """The gradient covariances in the state, one for each preconditioned axis of each parameter."""
@@ -164,11 +171,13 @@ class Engine(Optimizer):
         own = chosen(self)
 
         def check(_: Optimizer, loaded: dict[str, Any]) -> None:
-            agreed(self.param_groups, lambda: check_loaded(self, loaded, self._plan, self.saved_as))
+            agreed(
+                self.param_groups, self.split, lambda: check_loaded(self, loaded, self._plan, self.saved_as)
+            )
             final.update(loaded)
 
         def keep_dtypes(_: Optimizer) -> None:
-            restore_(self, final, own, self._plan)
+            restore_(self, final, own, self._plan, self.split)
 
         hooks = (
             self.register_load_state_dict_pre_hook(check),  # runs after the user's hooks
@@ -193,13 +202,31 @@ class Engine(Optimizer):
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
         self._check_options()
-        for wave in waves(stacks_(self.param_groups, self.state, self._plan)):
+        found = waves(stacks_(self.param_groups, self.state, self._plan, self.split))
+        fetch(found[0] if found else [])
+        for i, wave in enumerate(found):
+            fetch(found[i + 1] if i + 1 < len(found) else [])
             with torch.autocast(wave[0].params[0].device.type, enabled=False):
                 run(gather(map(step, wave)))
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Complete the weights of which only a part was stepped here."""
+        names = names_of(self.param_groups) if self.split is not None else {}
+        divided = []
         for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None and is_sharded(p):  # only its local part has noticed the change
+            for p in (p for p in group["params"] if p.grad is not None):
+                if is_sharded(p):  # only its local part has noticed the change
                     torch.autograd.graph.increment_version(p)
+                elif self.split is not None and p.numel():
+                    plan = self._plan(group, p, names.get(p))
+                    divided += [p] if sharding(p, plan, group, self.split) else []
+        if divided:
+            exchange_(divided, self.split)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept: dict[str, Any] = super().__getstate__()
+        return kept if self.split is None else {**kept, "split": self.split}
 
     def _check_options(self) -> None:
         """Refuse a wrong option that was put into a group by hand, before anything changes.

@@ -11,7 +11,7 @@ from sketchy.core.tasks import run
 from sketchy.optim import options
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.plan import Plan, PlanOf
-from sketchy.optim.sharding import local, local_state, sharding
+from sketchy.optim.sharding import Sharding, local, local_state, sharding
 from sketchy.optim.slots import Meaning, Slot, State, is_sharded
 from sketchy.optim.stack import Group, Stack
 
@@ -196,10 +196,12 @@ def chosen(optimizer: Optimizer) -> list[Group]:
     return [{k: group[k] for k in _CHOSEN if group.get(k) is not None} for group in optimizer.param_groups]
 
 
-def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], plan_of: PlanOf) -> None:
+def restore_(
+    optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], plan_of: PlanOf, split: Any
+) -> None:
     """Convert each loaded tensor to the dtype of its slot. Torch has cast it to the parameter's dtype.
 
-    ``own``: see `chosen`. Momenta of other dtypes are converted.
+    ``own``: see `chosen`. Momenta of other dtypes are converted. ``split``: see `optim.split`.
     """
     kept = {}
     for group, saved, mine in zip(optimizer.param_groups, loaded["param_groups"], own, strict=True):
@@ -209,29 +211,31 @@ def restore_(optimizer: Optimizer, loaded: Mapping[str, Any], own: list[Group], 
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
             before, after = plan_of(settings, p, name), plan_of({**settings, **kept[p]}, p, name)
-            state = {k: _restored(p, before, settings, slot, saved[k]) for k, slot in before.slots.items()}
-            optimizer.state[p] = (
-                state if after is before else _converted(p, state, before, after, {**settings, **kept[p]})
-            )
+            shards = sharding(p, before, settings, split)
+            state = {k: _restored(p, shards, slot, saved[k]) for k, slot in before.slots.items()}
+            if after is not before:
+                state = _converted(p, state, before, after, {**settings, **kept[p]}, split)
+            optimizer.state[p] = state
 
 
-def _restored(p: Tensor, plan: Plan, group: Group, slot: Slot, saved: Any) -> Tensor:
+def _restored(p: Tensor, shards: Sharding | None, slot: Slot, saved: Any) -> Tensor:
     """A saved tensor in new memory, with the dtype of its slot; sharded as its parameter is."""
-    if shards := sharding(p, plan, group):
+    if shards is not None:
         return shards.stored(slot, saved)
     whole = saved.full_tensor() if is_sharded(saved) else saved
     return whole.detach().to("cpu" if slot.on_host else p.device, slot.codec.dtype, copy=True)
 
 
-def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group) -> State:
+def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group, split: Any) -> State:
     """A state with momenta and second moments stored as the plan ``after`` says."""
     if after.path == "none":
         return state
     group = dict(options.on_path(group, after.path))
-    shards = sharding(p, after, group)
+    shards = sharding(p, after, group, split)
     new = after.create(p.device) if shards is None else shards.create()
     new.update({k: state[k] for k, slot in after.slots.items() if before.slots.get(k) == slot})
-    source, target = _stack(p, state, before, group), _stack(p, new, after, group)
+    source = _stack(p, state, before, group, sharding(p, before, group, split))
+    target = _stack(p, new, after, group, shards)
     if before.momentum.slots != after.momentum.slots:
         sketches = run(before.statistics.read(source))
         run(after.momentum.write(target, before.momentum.read(source, sketches), sketches))
@@ -241,7 +245,8 @@ def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group)
     return new
 
 
-def _stack(p: Tensor, state: State, plan: Plan, group: Group) -> Stack:
-    shards = sharding(p, plan, group)
+def _stack(p: Tensor, state: State, plan: Plan, group: Group, shards: Sharding | None) -> Stack:
     place = None if shards is None else shards.place
-    return Stack([local(p)], [local_state(state)], plan, group, False, place=place)
+    return Stack(
+        [p if shards is None else local(shards.p)], [local_state(state)], plan, group, False, place=place
+    )

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from sketchy.core import spread as spreads
+from sketchy.core.spread import Spread
 from sketchy.core.tuned import sizes
 from sketchy.optim.options import on_path
 from sketchy.optim.plan import Plan, PlanOf, held, scratch, stack_limit
@@ -15,8 +17,10 @@ from sketchy.optim.slots import State, fits, is_sharded
 from sketchy.optim.stack import Group, Settings, Stack
 
 
-def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf) -> list[Stack]:
-    """All stacks of a step. Parameters without a state get one."""
+def stacks_(
+    groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf, split: Any = None
+) -> list[Stack]:
+    """All stacks of a step. Parameters without a state get one. ``split``: see `optim.split`."""
     names = names_of(groups)
     listed: list[tuple[int, Tensor, Plan, int]] = []
     offsets: dict[Any, int] = {}  # with update_every, different shapes are updated at different steps
@@ -34,11 +38,11 @@ def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf
                     " optimizer.state[parameter]"
                 )
             listed.append((g, p, plan, offset))
-    found: dict[Any, list[Tensor]] = defaultdict(list)
+    found: dict[Any, list[tuple[Tensor, State]]] = defaultdict(list)
     plans: dict[int, Plan] = {}
     places: dict[Any, Place | None] = {None: None}
     for g, p, plan, offset in listed:  # nothing was refused: only now states are made
-        shards = sharding(p, plan, groups[g])
+        shards = sharding(p, plan, groups[g], split)
         if not state[p]:
             state[p].update(plan.create(p.device) if shards is None else shards.create())
         if p.numel() == 0:
@@ -49,13 +53,16 @@ def stacks_(groups: Sequence[Group], state: dict[Tensor, State], plan_of: PlanOf
         key = None if shards is None else shards.key
         if shards is not None and key not in places:
             places[key] = shards.place
-        found[g, id(plan), p.device, p.dtype, p.grad.dtype, key, due].append(p)
+        found[g, id(plan), p.device, p.dtype, p.grad.dtype, key, due].append(
+            (p if shards is None else shards.p, state[p])
+        )
     result = []
-    for (g, number, device, *_, key, due), params in found.items():
+    for (g, number, device, *_, key, due), pairs in found.items():
         plan, group, place = plans[number], groups[g], places[key]
         most = stack_limit(plan, device, group)
-        for some in (params[i : i + most] for i in range(0, len(params), most)):
-            result.append(_stack(some, [state[p] for p in some], plan, on_path(group, plan.path), due, place))
+        for i in range(0, len(pairs), most):
+            params, states = zip(*pairs[i : i + most], strict=True)
+            result.append(_stack(params, states, plan, on_path(group, plan.path), due, place))
     return result
 
 
@@ -69,9 +76,16 @@ def _stack(
 ) -> Stack:
     if place is None:
         return Stack(params, states, plan, group, due)
-    grads = [place.gradient(p) for p in params]
     here = [local(p) for p in params]
-    return Stack(here, [local_state(state) for state in states], plan, group, due, grads, place)
+    return Stack(
+        here,
+        [local_state(state) for state in states],
+        plan,
+        group,
+        due,
+        lambda: [place.gradient(p) for p in params],
+        place,
+    )
 
 
 def _is_due(state: State, every: int, offset: int) -> bool:
@@ -105,7 +119,22 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
     return result
 
 
-def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
+def fetch(wave: Sequence[Stack]) -> None:
+    """Start to gather the bases that are kept in parts, while the wave before is still at work."""
+    alike: dict[Any, list[tuple[Stack, str, Tensor, Spread]]] = defaultdict(list)
+    for stack in wave:
+        for name, spread in ({} if stack.place is None else stack.place.apart).items():
+            if len(spread.groups) == 1:
+                stored = stack.stored(name)
+                key = spread.groups[0].group_name, stored.dtype, stored.device
+                alike[key].append((stack, name, stored, spread))
+    for some in alike.values():
+        waiting = spreads.fetch([(stored, spread) for _, _, stored, spread in some])
+        for (stack, name, *_), wait in zip(some, waiting, strict=True):
+            stack.fetched[name] = wait
+
+
+def scratch_bound(groups: Sequence[Group], plan_of: PlanOf, split: Any = None) -> int:
     """A bound on the scratch bytes of a step: for its largest stack, plus what the others of a wave use."""
     names, counts, limit = names_of(groups), Counter[Any](), sizes.WAVE_BYTES
     bound = waiting = made = 0
@@ -117,5 +146,5 @@ def scratch_bound(groups: Sequence[Group], plan_of: PlanOf) -> int:
             made += counts[g, id(plan)] % most == 1 or most == 1
             bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
             waiting += held(plan, 1)
-            limit = sizes.SHARDED_WAVE_BYTES if is_sharded(p) else limit
+            limit = sizes.SHARDED_WAVE_BYTES if is_sharded(p) or split is not None else limit
     return bound + (min(limit, waiting) if made > 1 else 0)

@@ -20,6 +20,7 @@ from sketchy.core.axes import Layout
 from sketchy.core.spread import Ranks, Spread, Spreads, part
 from sketchy.optim.plan import Plan
 from sketchy.optim.slots import Meaning, Slot, State, is_sharded
+from sketchy.optim.split import rows_of
 
 _NUMBERS: dict[Any, Tensor] = {}  # numbers of entries that lie here (CPU); they need no process group
 
@@ -61,7 +62,7 @@ class Place:
 class Sharding:
     """How one weight is sharded."""
 
-    p: Any  # a DTensor
+    p: Any  # a DTensor: the weight, or the parts of a plain one
     plan: Plan
     solver: str | None  # of the sketches
 
@@ -238,7 +239,7 @@ class Sharding:
         return DTensor.from_local(here, self.mesh, placed, run_check=False, shape=shape, stride=stride)
 
 
-def agreed(groups: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> None:
+def agreed(groups: Sequence[Mapping[str, Any]], split: Any, check: Callable[[], None]) -> None:
     """Call ``check``. If it raises an error on any rank, raise the first of these errors on all ranks."""
     problem: Exception | None = None
     try:
@@ -246,6 +247,7 @@ def agreed(groups: Sequence[Mapping[str, Any]], check: Callable[[], None]) -> No
     except (TypeError, ValueError) as error:
         problem = error
     meshes = {p.device_mesh for group in groups for p in group["params"] if is_sharded(p)}
+    meshes |= set() if split is None else {split}
     for mesh in sorted(meshes, key=str):
         for i in range(mesh.ndim):
             problem = _first(problem, mesh.get_group(i))
@@ -262,9 +264,18 @@ def _first(problem: Exception | None, group: Any) -> Exception | None:
     return next((each for each in found if each is not None), None)
 
 
-def sharding(p: Tensor, plan: Plan, group: Mapping[str, Any]) -> Sharding | None:
-    """How a weight of a parameter group is sharded; None for a plain tensor."""
-    return Sharding(p, plan, group.get("solver")) if is_sharded(p) else None
+def sharding(p: Tensor, plan: Plan, group: Mapping[str, Any], split: Any = None) -> Sharding | None:
+    """How a weight of a parameter group is sharded; None for a plain tensor that each rank steps by itself.
+
+    ``split``: a mesh whose ranks step plain weights in parts (`optim.split`). What cannot be stepped in parts
+    is not: each rank has all of it.
+    """
+    if is_sharded(p):
+        return Sharding(p, plan, group.get("solver"))
+    if split is None or p.dim() == 0:
+        return None
+    shards = Sharding(rows_of(p, split), plan, group.get("solver"))
+    return None if shards.gathered else shards
 
 
 def _moved(place: Any, dim: int) -> Any:

@@ -6,7 +6,7 @@ replaced by zero during the step. Its weight and state do not change, and it is 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ class Stack:
     """K weights of one group and one plan, cut into S blocks.
 
     Of sharded weights, it has the parts that lie here. ``place`` says where the parts lie, and the spreads of
-    the axes of a block (`core.spread`) are read from it. ``grads``: those of the parameters by default.
+    the axes of a block (`core.spread`) are read from it. ``grads`` finds their gradients when the step needs
+    them.
     """
 
     def __init__(
@@ -58,12 +59,13 @@ class Stack:
         plan: "Plan",
         group: Settings,
         due: bool,
-        grads: Sequence[Tensor] | None = None,
+        grads: Callable[[], Sequence[Tensor]] | None = None,
         place: "Place | None" = None,
     ) -> None:
         self.params, self.states, self.plan, self.group, self.grads = params, states, plan, group, grads
         self.due = due  # whether this gradient updates the sketches (update_every)
         self.place = place
+        self.fetched: dict[str, Callable[[], Tensor]] = {}  # bases that are on their way (`schedule.fetch`)
         self.layout = plan.layout if place is None else place.layout
         self.spreads = (None,) * len(plan.layout.block) if place is None else place.spreads
         self.good: Tensor | None = None  # (K,): which gradients are good; None: all are known to be good
@@ -141,7 +143,8 @@ class Stack:
     def gradients(self) -> Task[Gradient]:
         """The gradients, in the dtype of the arithmetic. Bad ones become zero, and are marked in ``good``."""
         plan, layout, spreads = self.plan, self.layout, self.spreads
-        grads = [p.grad for p in self.params if p.grad is not None] if self.grads is None else self.grads
+        own = [p.grad for p in self.params if p.grad is not None]
+        grads = own if self.grads is None else self.grads()
         whole = stacked(grads).to(plan.work)
         if self.group["maximize"]:
             whole = -whole

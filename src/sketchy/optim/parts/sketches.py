@@ -112,7 +112,8 @@ class Sketches:
 
     def _basis(self, stack: Stack, axis: Axis) -> Task[Tensor]:
         name = axis.names[0]
-        stored = yield from whole(stack.stored(name), stack.apart(name))
+        fetched = stack.fetched.pop(name, None)
+        stored = (yield from whole(stack.stored(name), stack.apart(name))) if fetched is None else fetched()
         return (yield from self.codec.decoded(stored, stack.spreads[axis.index]))
 
     def update(
