@@ -39,7 +39,9 @@ def sent(name: str, layers: int, steps: int = 4, **options: Any) -> tuple[list[i
         return distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
 
     params = [torch.nn.Parameter(random(i)) for i in range(layers)]
-    optimizer = getattr(sketchy, name)(params, rank=L, **options)
+    options = {"rank": L, **options}
+    options = {key: value for key, value in options.items() if (key, value) != ("rank", None)}
+    optimizer = getattr(sketchy, name)(params, **options)
     for step in range(steps):
         for i, p in enumerate(params):
             p.grad = random(100 * step + i)
@@ -68,6 +70,28 @@ def check_traffic() -> None:
         assert len(many) == len(one) and sum(many) == 5 * sum(one), (name, options)
     between, _ = sent("SketchyShampoo", 1, update_every=4, steps=3)
     assert sum(between) <= 3 * N * L + 4  # bases, momentum, single numbers
+
+
+def check_reports() -> None:
+    """They say how many bytes lie here, and which gradients are gathered."""
+    for name, options, reason in (
+        ("SketchySOAP", {}, None),
+        ("SketchySOAP", {"block_size": 64}, "blocks (block_size) cross the parts"),
+        ("SketchyShampoo", {"solver": "exact"}, 'solver="exact" takes whole matrices'),
+        ("Shampoo", {"rank": None}, "the full covariance of a sharded axis is kept"),
+        ("SketchyAdagrad", {}, "a sharded axis is merged with others"),
+    ):
+        _, optimizer = sent(name, 2, 1, **options)
+        report = optimizer.report()
+        state = [value for p in optimizer.param_groups[0]["params"] for value in optimizer.state[p].values()]
+        parts = [value.to_local() if hasattr(value, "to_local") else value for value in state]
+        assert report.bytes_here == sum(x.numel() * x.element_size() for x in parts), name
+        assert [row.gathered for row in report] == [reason or ""] * 2
+        if reason is None:
+            assert f"state on this rank: {report.bytes_here:,} bytes" in str(report)
+            assert report.bytes_here < 0.6 * report.bytes and "gathered" not in str(report)
+        else:
+            assert f"gathered because {reason}: gradients of 0.0, 0.1, {2 * 4 * M * N:,} bytes" in str(report)
 
 
 def check_perturbed_ranks() -> None:
@@ -118,6 +142,7 @@ def check_sums() -> None:
 def all_checks() -> None:
     check_sums()
     check_traffic()
+    check_reports()
     check_perturbed_ranks()
 
 

@@ -130,14 +130,16 @@ class Engine(Optimizer):
         """A printable table with a row for each parameter.
 
         Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
-        stored in few bits, there is also its relative rounding error.
+        stored in few bits, there is also its relative rounding error. For sharded weights, notes say how much
+        of the state lies on this rank, and which gradients a step gathers.
         """
         names = names_of(self.param_groups)
-        rows = [
-            (names.get(p, f"{g}.{i}"), p, self._plan(group, p, names.get(p)), self.state.get(p, {}), group)
-            for g, group in enumerate(self.param_groups)
-            for i, p in enumerate(group["params"])
-        ]
+        rows = []
+        for g, group in enumerate(self.param_groups):
+            for i, p in enumerate(group["params"]):
+                plan = self._plan(group, p, names.get(p))
+                shards = sharding(p, plan, group, self.split)
+                rows.append((names.get(p, f"{g}.{i}"), p, plan, self.state.get(p, {}), group, shards))
         return report(rows, scratch_bound(self.param_groups, self._plan, self.split))
 
     def covariances(self) -> Iterator[KnownCovariance]:

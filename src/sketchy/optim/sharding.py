@@ -113,17 +113,25 @@ class Sharding:
         if any(slot.meaning is Meaning.CODES for slot in plan.slots.values()):
             first = next((i for i, size in enumerate(self.p.shape) if size != 1), 0)
             if self.sharded != (0,) or first != 0 or self.p.dim() < 2 or not rows_only:
-                return "blocks of codes lie along the sharded axis"
+                return "codes of momentum do not lie along the rows"
         if plan.path == "adam":
             return ""
         if plan.layout.count > 1 and not self.stacked:
-            return "block_size"
+            return "blocks (block_size) cross the parts"
         along = [i for i in self.sharded if i > 0 or not self.stacked]
         if len(plan.layout.block) > 2 or any(self.axes[i] is None for i in along):
             return "a sharded axis is merged with others"
         if self.solver == "exact" and not all(axis.exact for axis in plan.statistics.live):
-            return 'solver="exact"'
+            return 'solver="exact" takes whole matrices'
         return ""
+
+    @cached_property
+    def gathers(self) -> str:
+        """Why a step gathers whole gradients, also if the state is in parts; empty if it does not."""
+        full = {axis.index for axis in self.plan.statistics.live if axis.exact}
+        if not self.gathered and full & {self.axes[i] for i in self.sharded}:
+            return "the full covariance of a sharded axis is kept"
+        return self.gathered
 
     @cached_property
     def place(self) -> Place:
@@ -208,6 +216,18 @@ class Sharding:
         return _NUMBERS[key]
 
     # ---- the state
+
+    @cached_property
+    def bytes_here(self) -> int:
+        """The size of the state that lies here."""
+        total = 0
+        for slot in self.plan.slots.values():
+            here, placed = list(slot.stored), self.placements(slot) or ()
+            for dim in {q.dim for q in placed if hasattr(q, "dim")}:
+                spread = self.spread(here[dim], dim, placed)
+                here[dim] = here[dim] if spread is None else len(spread.here)
+            total += math.prod(here) * slot.codec.dtype.itemsize
+        return total
 
     def create(self) -> State:
         """A new state: each rank makes its parts."""
