@@ -75,7 +75,8 @@ class Engine(Optimizer):
         **options: Unpack[table.Options],
     ) -> None:
         check_mesh(split)
-        self.split = split
+        if split is not None:
+            self.split = split
         known = self._options()
         self._refuse_unknown(options)
         given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not None}
