@@ -139,6 +139,12 @@ def test_transport_is_the_dense_one_by_squared_cosines_averaged_over_what_shares
     assert_close(after, before, scale=before, tolerance=EXACT)
 
 
+def applied(*arguments, **options):
+    """The result of `corrected.apply_` as one tensor."""
+    direction, scale = corrected.apply_(*arguments, **options)
+    return scale.to(direction).reshape(-1, 1, 1) * direction
+
+
 @given(twins(), st.sampled_from((0.0, 1e-7, 0.1)))
 def test_apply_divides_every_entry_by_the_root_that_it_shares(case, eps):
     X = random(case.sizes, 4)
@@ -146,7 +152,7 @@ def test_apply_divides_every_entry_by_the_root_that_it_shares(case, eps):
     moments = torch.where(case.multiplicity() > 0, moments, 0.0)
     root = moments.sqrt() + eps * moments.sqrt().max()
     expected = case.back(case.coordinates(X) / case.spread(root))
-    found = corrected.apply_(
+    found = applied(
         X[None].clone(), case.U[None], case.V[None], project(X, case), moments[None], eps
     )
     assert_close(found[0], expected, scale=expected.abs().max(), tolerance=EXACT)
@@ -161,7 +167,7 @@ def test_against_rounding_roots_are_raised_by_a_share_of_their_root_mean_square(
     raised = moments.sqrt() + 1e-3 * moments.sqrt().max() + rounding * case.spread(moments).mean().sqrt()
     expected = case.back(case.coordinates(X) / case.spread(raised))
     bases = case.U[None], case.V[None]
-    found = corrected.apply_(X[None].clone(), *bases, project(X, case), moments[None], 1e-3, rounding)
+    found = applied(X[None].clone(), *bases, project(X, case), moments[None], 1e-3, rounding)
     assert_close(found[0], expected, scale=expected.abs().max(), tolerance=EXACT)
 
 
@@ -177,7 +183,7 @@ def test_float32_agrees_with_float64(ranks):
         x, U, V = X.to(dtype), case.U.to(dtype).expand(5, -1, -1), case.V.to(dtype).expand(5, -1, -1)
         parts = run(corrected.project(x, U, V))
         moments = run(corrected.squares(parts, U, V, x.double().square().sum((1, 2))))
-        steps.append(corrected.apply_(x.clone(), U, V, parts, moments, eps=1e-7))
+        steps.append(applied(x.clone(), U, V, parts, moments, eps=1e-7))
     assert_close(steps[0], steps[1], scale=steps[1].abs().max(), tolerance=SINGLE)
 
 
@@ -189,7 +195,7 @@ def test_rounding_is_not_raised_to_a_step_in_float32(rng):
         bases = U[None, :, :l], Vt.T[None, :, :r]
         parts = run(corrected.project(G[None], *bases))
         moments = run(corrected.squares(parts, *bases, G.double().square().sum()[None]))
-        step = corrected.apply_(G[None].clone(), *bases, parts, moments, eps=1e-7)[0]
+        step = applied(G[None].clone(), *bases, parts, moments, eps=1e-7)[0]
         expected = U[:, :2] @ Vt[:2]
         assert (step - expected).norm() <= RAISED_ROUNDING * expected.norm()
 
@@ -198,7 +204,7 @@ def test_where_nothing_was_seen_nothing_moves():
     case = twin((4, 3), (2, 2), seed=0)
     X = torch.zeros(4, 3, dtype=F64)
     for eps in (0.0, 1e-7):
-        step = corrected.apply_(
+        step = applied(
             X[None], case.U[None], case.V[None], project(X, case), torch.zeros(1, 3, 3, dtype=F64), eps
         )
         assert (step == 0).all()
@@ -208,9 +214,24 @@ def test_a_stack_equals_its_members(rng):
     cases = [twin((5, 4), (3, 2), seed=s) for s in range(3)]
     U, V = torch.stack([c.U for c in cases]), torch.stack([c.V for c in cases])
     X, moments = torch.randn(3, 5, 4, generator=rng, dtype=F64), torch.rand(3, 4, 3, generator=rng).double()
-    together = corrected.apply_(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7)
+    together = applied(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7)
     for i, c in enumerate(cases):
-        alone = corrected.apply_(
+        alone = applied(
             X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7
         )
         assert_close(together[i], alone[0], scale=alone.abs().max(), tolerance=EXACT)
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("ranks", RANKS, ids=str)
+def test_directions_stay_in_the_range_of_float32_for_roots_of_any_size(ranks, size):
+    """After a silence, moments may be much smaller than momentum. Only the scale shows it."""
+    case = twin((8, 6), ranks, seed=0)
+    X, U, V = random((1, 8, 6), 6).float() * 100, case.U[None].float(), case.V[None].float()
+    parts = run(corrected.project(X, U, V))
+    squares = run(corrected.squares(parts, U, V, X.double().square().sum((1, 2))))
+    plain = applied(X.clone(), U, V, parts, squares, 1e-7)
+    direction, scale = corrected.apply_(X.clone(), U, V, parts, size**2 * squares, 1e-7)
+    assert direction.isfinite().all() and direction.abs().max() < 1e12
+    found = direction.double() * scale * size
+    assert_close(found, plain.double(), scale=plain.abs().max(), tolerance=SINGLE)

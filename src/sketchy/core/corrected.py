@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sketchy.core.extremes import as_weights, energies, row_energy
+from sketchy.core.extremes import divide, energies, power_of_two, row_energy
 from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
 from sketchy.core.tasks import Task, gather
 
@@ -24,6 +24,7 @@ _NOISE = 64.0
 
 # The mass of the rest is found by subtraction. Its rounding errors are below so many eps of the whole mass.
 _LOST = 16.0
+_MOST = 1000  # scales are at most 2^±_MOST, in the range of float64
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,13 @@ def apply_(
     eps: float,
     rounding: float = 0.0,
     spreads: Spreads = WHOLE,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
-    Roots are damped: eps times the largest root is added. If the entries of X have a relative rounding error
-    ``rounding``, the size of this noise is added too, because small roots would amplify it. Where a moment is
-    only rounding noise, the result is zero. X is overwritten, unless both bases are square.
+    Returns (direction, scale (S,)); the result is scale * direction. Roots are damped: eps times the largest
+    root is added. If the entries of X have a relative rounding error ``rounding``, the size of this noise is
+    added too, because small roots would amplify it. Where a moment is only rounding noise, the result is
+    zero. X is overwritten, unless both bases are square.
     """
     l, r = parts.core.shape[-2:]
     m, n = _shape(U, V, spreads)
@@ -115,18 +117,21 @@ def apply_(
     if rounding > 0:
         raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
     trust = torch.where(live, (root - noise) / noise, 0.0).clamp(max=1)
-    weight = as_weights(trust / torch.where(live, raised, 1.0), X)
+    weight = trust / torch.where(live, raised, 1.0)
+    # after a silence, roots may be 1e-37 beside a momentum of 10: float32 has no such direction
+    top = weight.amax((-2, -1))
+    scale = power_of_two(top, torch.zeros_like(top), beta2=0.0, most=_MOST)
+    weight = divide(weight, scale).to(X)
     # outside a square basis there is only rounding noise, which small roots would amplify
     weight[..., -1, :] *= m > l
     weight[..., :, -1] *= n > r
     core, left, right, rest = _unbordered(weight)
     if m == l and n == r:
-        return U @ (core * parts.core) @ V.mT
+        return U @ (core * parts.core) @ V.mT, scale
     # core and left edge, minus what rest * X below already contains of them
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
-    return X.mul_(rest).baddbmm_(
-        torch.cat([U, (right - rest) * _right_edge(parts, U)], -1), torch.cat([inner, V.mT], -2)
-    )
+    outer = torch.cat([U, (right - rest) * _right_edge(parts, U)], -1)
+    return X.mul_(rest).baddbmm_(outer, torch.cat([inner, V.mT], -2)), scale
 
 
 def _shape(U: Tensor, V: Tensor, spreads: Spreads) -> tuple[int, ...]:

@@ -54,8 +54,8 @@ class BasisMoments:
         U, V, moments = learned
         group, rounding = stack.group, stack.plan.momentum.rounding + self.rounding
         parts = yield from corrected.project(x, U, V, stack.spreads)
-        direction = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
-        return direction, scale * correction(group["betas"][1], stack.steps).sqrt()
+        direction, own = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
+        return direction, scale * own * correction(group["betas"][1], stack.steps).sqrt()
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
