@@ -152,9 +152,7 @@ def test_apply_divides_every_entry_by_the_root_that_it_shares(case, eps):
     moments = torch.where(case.multiplicity() > 0, moments, 0.0)
     root = moments.sqrt() + eps * moments.sqrt().max()
     expected = case.back(case.coordinates(X) / case.spread(root))
-    found = applied(
-        X[None].clone(), case.U[None], case.V[None], project(X, case), moments[None], eps
-    )
+    found = applied(X[None].clone(), case.U[None], case.V[None], project(X, case), moments[None], eps)
     assert_close(found[0], expected, scale=expected.abs().max(), tolerance=EXACT)
 
 
@@ -216,9 +214,7 @@ def test_a_stack_equals_its_members(rng):
     X, moments = torch.randn(3, 5, 4, generator=rng, dtype=F64), torch.rand(3, 4, 3, generator=rng).double()
     together = applied(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7)
     for i, c in enumerate(cases):
-        alone = applied(
-            X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7
-        )
+        alone = applied(X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7)
         assert_close(together[i], alone[0], scale=alone.abs().max(), tolerance=EXACT)
 
 

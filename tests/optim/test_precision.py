@@ -14,7 +14,8 @@ from sketchy import Shampoo, SketchyShampoo, SketchySOAP
 # SketchySOAP's first gradient is diagonal in its exact bases: there a basis slightly off counts most.
 SUBSPACE = {SketchyShampoo: (0.96, 0.99), SketchySOAP: (0.6, 0.96)}  # (0.976, 0.993), (0.67, 0.971)
 SUBSPACE_LATER = {SketchyShampoo: 0.99, SketchySOAP: 0.9}  # after ten steps
-ROUNDED_BASES = {SketchyShampoo: (0.999, 0.9999), SketchySOAP: (0.98, 0.998)}  # (0.9998, 1), (0.992, 0.9987)
+# on two kinds of CPU: (0.9998, 1), (0.992, 0.9987) and (0.9991, 0.99985), (0.992, 0.9987)
+ROUNDED_BASES = {SketchyShampoo: (0.998, 0.9995), SketchySOAP: (0.98, 0.998)}
 SINGLE = {SketchyShampoo: 1e-4, SketchySOAP: 1e-2}  # relative error of a step; measured 2e-6 and 2.5e-3
 STEEP = {SketchyShampoo: 0.7, SketchySOAP: 0.3}  # the least cosine after ten steps
 NOT_FURTHER_FROM_DENSE = 0.01  # mean cosine; measured: nearer by 0.01
