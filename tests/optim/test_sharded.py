@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import sketchy
-from optim.ranks import layouts, on_ranks
+from ranks import layouts, on_ranks
 
 F64 = torch.float64
 STEPS = 8

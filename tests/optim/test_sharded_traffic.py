@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sketchy
-from optim.ranks import on_ranks
+from ranks import on_ranks
 from sketchy.core import linalg, spread
 from sketchy.core.tasks import run
 
