@@ -174,22 +174,32 @@ def weights(shapes: dict[str, tuple[int, ...]]) -> list[Weight]:
     return [Weight.named(name, shape) for name, shape in shapes.items()]
 
 
-def check_plan(name: str, axis: int, shapes: dict[str, tuple[int, ...]] = SHAPES, **options: Any) -> None:
-    """All collectives of the second step are those of the plan, to the byte."""
+def check_plan(
+    name: str, axis: int, shapes: dict[str, tuple[int, ...]] = SHAPES, replicas: int = 1, **options: Any
+) -> None:
+    """All collectives of the second step, on two shards, are those of the plan, to the byte."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    params = model(shapes, init_device_mesh("cpu", (2,)), axis)
+    params = model(shapes, init_device_mesh("cpu", (2,) if replicas == 1 else (replicas, 2)), axis)
     optimizer = getattr(sketchy, name)(params.items(), **options)
     for _ in range(2):
         for p in params.values():
             p.grad = p.detach().clone()
         with Messages(2) as messages:
             optimizer.step()
-    planned = on_ranks(getattr(sketchy, name), weights(shapes), 2, axis=axis, **options)
+    planned = on_ranks(getattr(sketchy, name), weights(shapes), 2, replicas, axis=axis, **options)
     report = optimizer.report()
     want, have = Counter(planned.messages), Counter(messages.found)
     assert want == have, (name, axis, options, want - have, have - want)
     assert planned.gathered == sum(row.gathered_bytes for row in report)
+
+
+def check_replicas() -> None:
+    readable, tasks._READABLE = tasks._READABLE, frozenset()
+    for name in ("SketchyShampoo", "SketchySOAP"):
+        check_plan(name, 0, replicas=2, rank=16)
+    tasks._READABLE = readable
+    check_states(4)
 
 
 def check_plans(thorough: bool) -> None:
@@ -325,5 +335,5 @@ def test_two_ranks_send_and_keep_what_is_planned_for_all_options() -> None:
 
 
 @pytest.mark.slow
-def test_four_ranks_keep_what_is_planned() -> None:
-    ranks.on_ranks(4, check_states, 4)
+def test_four_ranks_send_and_keep_what_is_planned() -> None:
+    ranks.on_ranks(4, check_replicas)
