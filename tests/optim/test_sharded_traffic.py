@@ -315,9 +315,13 @@ def all_checks() -> None:
     check_perturbed_ranks()
 
 
+def check_few_plans() -> None:
+    check_accelerators()
+    check_plans(thorough=False)
+
+
 def check_all_plans() -> None:
     check_plans(thorough=True)
-    check_accelerators()
     check_states(2)
 
 
@@ -325,8 +329,8 @@ def test_what_two_ranks_send() -> None:
     ranks.on_ranks(2, all_checks)
 
 
-def test_two_ranks_send_what_is_planned() -> None:
-    ranks.on_ranks(2, check_plans, False)
+def test_on_the_path_of_accelerators_two_ranks_take_the_steps_of_one_and_send_what_is_planned() -> None:
+    ranks.on_ranks(2, check_few_plans)
 
 
 @pytest.mark.slow
