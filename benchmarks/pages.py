@@ -18,7 +18,15 @@ from benchmarks.common.results import RESULTS, load
 from benchmarks.quality import ablation, compare, rate_transfer, rounding, soak
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
-from benchmarks.speed import accelerator_estimate, scaling, step_ideas, step_plot, step_table, step_time
+from benchmarks.speed import (
+    accelerator_estimate,
+    scaling,
+    sharded_estimate,
+    step_ideas,
+    step_plot,
+    step_table,
+    step_time,
+)
 from sketchy import cli
 from sketchy.experiments import quality
 from sketchy.oco import LEARNERS
@@ -85,6 +93,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
     "targets": lambda: step_table.targets_markdown(_step_times()),
     "estimate": lambda: accelerator_estimate.Estimate(accelerator_estimate.Options()).markdown(),
+    "sharded estimate": lambda: sharded_estimate.Estimate(sharded_estimate.Options()).markdown(),
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
     "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
     "soak": lambda: soak.page(RESULTS / soak.FILE),

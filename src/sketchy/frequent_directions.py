@@ -13,6 +13,7 @@ from sketchy.core.arguments import check_count, check_device, check_dtype, check
 from sketchy.core.certificate import rounding_error
 from sketchy.core.extremes import power_of_two
 from sketchy.core.linalg import gaussian
+from sketchy.core.members import members
 from sketchy.core.operator import Compensated
 
 CERTIFICATES = ("probe", "none")
@@ -231,6 +232,37 @@ class FrequentDirections:
         merged._folds = self._folds + other._folds
         return merged
 
+    def all_merge(self, group: Any = None) -> "FrequentDirections":
+        """One sketch of the streams of all ranks of a process group, the same on all of them to the bit.
+
+        The name is as in ``torch.distributed.all_reduce``: all ranks call it, and all get the result. This
+        sketch does not change, except that its buffer is emptied. C is the sum of the ranks' covariances.
+        With ``decay`` < 1, each stream has decayed at its own updates. A rank may have an empty stream.
+
+        Sketches are merged in pairs, then pairs of pairs: a rank holds at most two, and 512 ranks take nine
+        rounds. Their options must be the same (except for ``seed``, which is the first rank's), and their
+        devices of one type. If not, all ranks raise the same ValueError. ``group``: all ranks if None.
+        """
+        ranks, own = members(group), self.sketch
+        found = ranks.objects((self._agreed(), self.seed, self._count, self._folds))
+        first = found[0][0]
+        for i, (options, *_) in enumerate(found):
+            for name, value in options.items():
+                if value != first[name]:
+                    raise ValueError(
+                        f"{name}={value} on rank {i} of the group: must be {first[name]}, as on rank 0"
+                    )
+        merged = copy.copy(self)
+        merged._sketch, merged._waiting = core.Sketch(**ranks.reduce(own.tensors, _merged)), ()
+        _, (merged.seed, *_), counts, folds = zip(*found, strict=True)
+        merged._count, merged._folds = sum(counts), sum(folds)
+        return merged
+
+    def _agreed(self) -> dict[str, Any]:
+        """The options that all ranks must share."""
+        names = ("dim", "rank", "decay", "dtype", "solver", "certificate", "failure_probability", "buffer")
+        return {**{name: getattr(self, name) for name in names}, "device": self.device.type}
+
     def to(self, target: torch.device | torch.dtype | str) -> "FrequentDirections":
         """Move to a device or change the dtype, in place, as ``torch.nn.Module.to`` does."""
         if isinstance(target, torch.dtype):
@@ -336,6 +368,10 @@ class FrequentDirections:
                 f"({name}.to(...) or fd.to(...) converts)"
             )
         return A.detach().reshape(self.dim, -1 if A.numel() else 0)
+
+
+def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    return core.merge(core.Sketch(**first), core.Sketch(**second)).tensors
 
 
 def _check_state(sketch: core.Sketch, waiting: Tensor, count: int) -> None:

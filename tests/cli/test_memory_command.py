@@ -17,6 +17,8 @@ from torch import nn
 import sketchy
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.memory import SOAP_LONGEST
+from sketchy.analysis.traffic import on_ranks
+from sketchy.analysis.weights import of_shapes
 from sketchy.cli.memory import memory
 from sketchy.cli.memory_report import parse_bytes
 
@@ -254,3 +256,48 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], monkeypatch: 
         main()
     assert stop.value.code == 0
     assert "Example: sketchy memory --model" in capsys.readouterr().out
+
+
+# ---- many ranks
+
+
+def test_with_shards_it_counts_what_a_rank_keeps_and_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    result = found(capsys, shape=SHAPES, ranks=(8,), shards=8, replicas=2)
+    ranks = result["ranks"]
+    assert (ranks["shards"], ranks["replicas"]) == (8, 2)
+    weights = list(of_shapes(SHAPES).values())
+    for optimizer in (SketchyShampoo, SketchySOAP):
+        (row,) = (row for row in ranks["optimizers"] if row["optimizer"] == optimizer.__name__)
+        planned = on_ranks(optimizer, weights, 8, 2, rank=8)
+        assert (row["most_bytes"], row["least_bytes"]) == (planned.most, planned.least)
+        assert (row["sent_bytes"], row["collectives"]) == (planned.sent, planned.collectives)
+        assert row["least_bytes"] < row["most_bytes"] < of(result, row["optimizer"], 8)["bytes"] / 7
+        assert row["sent_bytes"] > 0 == row["gathered_bytes"]
+    dense = ranks["optimizers"][0]
+    assert dense["optimizer"] == "Shampoo" and dense["gathered_bytes"] == 4 * (300 * 200 + 2 * 200 * 200)
+    assert "ranks" not in found(capsys, shape=SHAPES, ranks=(8,))
+
+
+def test_the_table_of_ranks_fits_a_terminal_and_says_why_gradients_are_gathered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    memory(shape=("2000x1500",), ranks=(64, 256), shards=8)
+    said = capsys.readouterr().out
+    table = said[said.index("On each of 8 shards") :]
+    assert "…" not in table and "SketchySOAP, rank 256" in table
+    assert "blocks (block_size) cross the parts" in " ".join(table.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shards": 0}, "shards=0: must be at least 1: the number of ranks that divide the weights"),
+        ({"shards": 2, "replicas": 0}, "replicas=0: must be at least 1: the number of copies of the weights"),
+        ({"replicas": 2}, "replicas=2: needs --shards of at least 2"),
+    ],
+    ids=str,
+)
+def test_wrong_numbers_of_ranks_are_refused(
+    options: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert mistake(capsys, shape=SHAPES, **options).startswith(said)

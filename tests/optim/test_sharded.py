@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import sketchy
-from optim.ranks import layouts, on_ranks
+from ranks import layouts, on_ranks
 
 F64 = torch.float64
 # uneven parts, ranks without rows (3 x 11 on four), axes shorter and longer than the rank, a vector, a stack

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sketchy
-from optim.ranks import on_ranks
+from ranks import on_ranks
 
 F64 = torch.float64
 CASES: list[tuple[str, dict[str, Any]]] = [

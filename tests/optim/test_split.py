@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import sketchy
-from optim.ranks import on_ranks
 from optim.test_sharded_models import assert_same, descend, net
+from ranks import on_ranks
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"rank": 3}),

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -98,6 +98,14 @@ class Holder:
     second_moment: str  # size of the second moment of an m x n matrix, as a formula for the table
     held: Rule
     rank: int | None = None
+    ours: type[Engine] | None = None  # the optimizer, if it is one of ours
+    options: Mapping[str, Any] = field(default_factory=dict)  # of ours
+
+    @classmethod
+    def of(cls, optimizer: type[Engine], setting: str, second_moment: str, **options: Any) -> "Holder":
+        """One of our optimizers."""
+        rule, rank = planned(optimizer, **options), options.get("rank")
+        return cls(optimizer.__name__, setting, second_moment, rule, rank, optimizer, options)
 
 
 # ---- peers: formulas
@@ -160,12 +168,11 @@ def _bytes(part: Part) -> int:
 
 def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
     """Other optimizers, then ours at several ranks. ``options`` are for ours."""
-    dense = planned(Shampoo, block_size=SHAMPOO_BLOCK, **options)
     found = [
         Holder("SGD", "momentum", "0", _sgd),
         Holder("Adafactor", "no momentum", "m + n", _adafactor),
         Holder("AdamW", "", "mn", _adamw),
-        Holder("Shampoo", f"blocks of {SHAMPOO_BLOCK}", "m² + n²", dense),
+        Holder.of(Shampoo, f"blocks of {SHAMPOO_BLOCK}", "m² + n²", block_size=SHAMPOO_BLOCK, **options),
         Holder("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
         Holder("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
     ]
@@ -175,8 +182,7 @@ def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
     )
     for optimizer, formula in kinds:
         for rank in ranks:
-            rule = planned(optimizer, rank=rank, **options)
-            found.append(Holder(optimizer.__name__, f"rank {rank}", formula, rule, rank=rank))
+            found.append(Holder.of(optimizer, f"rank {rank}", formula, rank=rank, **options))
     return found
 
 

@@ -19,6 +19,8 @@ def memory(
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None,
     momentum_dtype: Literal["float32", "bfloat16", "int8", "int4"] | None = None,
     adam_dtype: Literal["float32", "int8"] | None = None,
+    shards: int = 1,
+    replicas: int = 1,
 ) -> None:
     """Count the bytes of optimizer state that a model needs, for our optimizers and for others.
 
@@ -36,13 +38,16 @@ def memory(
         momentum_dtype: Type of our optimizers' momentum, as in their options; float32 if not given.
         adam_dtype: Type of our optimizers' moments on Adam's path (embeddings, heads, vectors), as in their
             options; int8 is for weights with at least 4096 entries.
+        shards: Number of ranks (processes) that divide the weights, as FSDP2 does. Also counts what each rank
+            keeps and sends with our optimizers. A budget is for all shards together.
+        replicas: Number of copies of the sharded weights (HSDP).
     """
     from sketchy.cli import memory_report as report
 
     with user_mistakes("sketchy memory"):
         options = {"momentum_dtype": momentum_dtype, "adam_dtype": adam_dtype}
         weights = report.gather(shape, model, file, dtype)
-        result = report.Report(weights, ranks, budget, options)
+        result = report.Report(weights, ranks, budget, options, shards, replicas)
         if plot is not None:
             report.draw(result, plot)
     if json:

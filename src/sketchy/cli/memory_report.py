@@ -27,6 +27,7 @@ from sketchy.analysis.memory import (
     holders,
     human,
 )
+from sketchy.analysis.traffic import Mesh, OnRanks, on_ranks
 from sketchy.optim import SketchyShampoo, SketchySOAP
 
 _UNITS = {"b": 1} | {
@@ -68,15 +69,31 @@ class Report:
     """The state of every optimizer for these weights, and the ranks that fit a budget."""
 
     def __init__(
-        self, weights: dict[str, Weight], ranks: Sequence[int], budget: str | None, options: dict[str, Any]
+        self,
+        weights: dict[str, Weight],
+        ranks: Sequence[int],
+        budget: str | None,
+        options: dict[str, Any],
+        shards: int = 1,
+        replicas: int = 1,
     ) -> None:
         if not ranks:
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 16 64")
+        self.mesh = Mesh(shards, replicas)
+        if shards == 1 < replicas:
+            raise ValueError(
+                f"replicas={replicas}: needs --shards of at least 2; without shards each rank keeps all"
+            )
         self.weights = weights
         self.count = sum(weight.count for weight in weights.values())
         self.rows: list[tuple[Holder, dict[str, Held]]] = [
             (holder, by_group(weights.values(), holder.held))
             for holder in holders(tuple(dict.fromkeys(ranks)), **options)
+        ]
+        self.on_ranks: list[tuple[Holder, OnRanks]] = [
+            (holder, on_ranks(holder.ours, weights.values(), shards, replicas, **holder.options))
+            for holder, _ in self.rows
+            if holder.ours is not None and shards > 1
         ]
         self.budget = None if budget is None else parse_bytes(budget)
         self.fits: list[Fit] = []
@@ -119,7 +136,27 @@ def _plain(report: Report) -> dict[str, Any]:
             "bytes": report.budget,
             "optimizers": [_plain_fit(report, found) for found in report.fits],
         }
+    if report.on_ranks:
+        found["ranks"] = {
+            "shards": report.mesh.shards,
+            "replicas": report.mesh.replicas,
+            "optimizers": [_plain_rank(*row) for row in report.on_ranks],
+        }
     return found
+
+
+def _plain_rank(holder: Holder, found: OnRanks) -> dict[str, Any]:
+    return {
+        "optimizer": holder.name,
+        "setting": holder.setting,
+        "rank": holder.rank,
+        "most_bytes": found.most,
+        "least_bytes": found.least,
+        "sent_bytes": found.sent,
+        "collectives": found.collectives,
+        "gathered_bytes": found.gathered,
+        "gathered_because": dict(found.reasons),
+    }
 
 
 def _plain_row(report: Report, holder: Holder, held: dict[str, Held]) -> dict[str, Any]:
@@ -160,6 +197,9 @@ def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
 def print_tables(report: Report, plot: Path | None) -> None:
     console = Console(markup=False, highlight=False)
     console.print(_estimates(report))
+    if report.on_ranks:
+        console.print()
+        console.print(_ranks(report))
     if report.budget is not None:
         console.print()
         console.print(_fits(report, report.budget))
@@ -188,6 +228,29 @@ def _estimates(report: Report) -> Table:
         sizes = {group: part.total for group, part in held.items()}
         ends = after is not None and after.rank is not None and after.name != holder.name
         table.add_row(_label(holder), *_cells(report, sizes), end_section=ends)
+    return table
+
+
+def _ranks(report: Report) -> Table:
+    mesh = report.mesh
+    copies = f" in each of {mesh.replicas} replicas" if mesh.replicas > 1 else ""
+    reasons = sorted({reason for _, found in report.on_ranks for reason in found.reasons})
+    because = f" gathered: whole gradients, because {'; '.join(reasons)}." if reasons else ""
+    table = Table(
+        title=f"On each of {mesh.shards} shards{copies}",
+        caption="largest, least: state of the rank that has most, or least. sent: by a rank in one step, on"
+        f" accelerators that form rings, beside what FSDP2 itself sends.{because}",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        min_width=72,
+        caption_justify="left",
+    )
+    table.add_column("optimizer", no_wrap=True)
+    for column in ("largest", "least", "sent", "collectives", "gathered"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for holder, found in report.on_ranks:
+        sizes = map(human, (found.most, found.least, found.sent))
+        table.add_row(_label(holder), *sizes, str(found.collectives), human(found.gathered))
     return table
 
 

@@ -8,7 +8,7 @@ uses a third method: products in float64, which are accurate for all float32 inp
 import torch
 from torch import Tensor
 
-from sketchy.core.spread import WHOLE, Spreads, part, solved, total, whole
+from sketchy.core.spread import WHOLE, Spreads, part, size, solved, total, whole
 from sketchy.core.tasks import Numbers, Task, Unread, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
@@ -99,12 +99,39 @@ def orthonormal(M: Tensor) -> Tensor:
         Q, R = torch.linalg.qr(M)
         return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
     D = M.double()
-    W = D.mT @ D
+    return torch.linalg.solve_triangular(_shifted_cholesky_(D.mT @ D), D.mT, upper=False).mT.to(M)
+
+
+def _shifted_cholesky_(W: Tensor) -> Tensor:
+    """The Cholesky factor of a float64 Gram matrix that may be singular. W is overwritten."""
     squares = W.diagonal(dim1=-2, dim2=-1)
     # larger than rounding errors of W, and smaller than float32's eps squared
-    squares.add_((_SHIFT * squares.sum(-1, keepdim=True)).clamp(min=torch.finfo(D.dtype).tiny))
-    L, _ = torch.linalg.cholesky_ex(W)
-    return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(M)
+    squares.add_((_SHIFT * squares.sum(-1, keepdim=True)).clamp(min=torch.finfo(W.dtype).tiny))
+    return torch.linalg.cholesky_ex(W).L
+
+
+def orthonormal_parts(M: Tensor, spreads: Spreads, above: Tensor | None = None) -> Task[Tensor]:
+    """`orthonormal` for the matrix [above; M], whose rows may lie on several ranks, except those above.
+
+    ``spreads``: see `gram_factor`. On an accelerator, only l x l matrices are sent.
+    """
+
+    def joined(M: Tensor) -> Tensor:
+        return M if above is None else torch.cat([above, M], dim=-2)
+
+    if spreads == WHOLE:
+        return orthonormal(joined(M))
+    if _in_double(M):
+        D = M.double()
+        W = yield from total(D.mT @ D, spreads[0])
+        W = W if above is None else W + above.double().mT @ above.double()
+        L = yield from solved(spreads, _shifted_cholesky_, W)
+        return torch.linalg.solve_triangular(L, joined(M).double().mT, upper=False).mT.to(M)
+    Q = yield from solved(spreads, orthonormal, joined((yield from whole(M, spreads[0]))))
+    if above is None:
+        return part(Q, spreads[0])
+    l = above.shape[-2]
+    return torch.cat([Q[..., :l, :], part(Q[..., l:, :], spreads[0])], dim=-2)
 
 
 def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
@@ -172,12 +199,9 @@ def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     gradient, so the next power step finds it. This makes the subspace solver's cold start exact. Live columns
     must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`.
     """
-    U = yield from whole(U, spreads[0])
-    noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** 0.5
-    filled = torch.where(live.unsqueeze(-2), U, noise)
-    if spreads == WHOLE:
-        return orthonormal(filled)
-    return part((yield from solved(spreads, orthonormal, filled)), spreads[0])
+    d = size(U.shape[-2], spreads[0])
+    noise = part(scattered(d, U.shape[-1], like=U) / d**0.5, spreads[0])
+    return (yield from orthonormal_parts(torch.where(live.unsqueeze(-2), U, noise), spreads))
 
 
 def _in_double(x: Tensor) -> bool:

@@ -22,9 +22,9 @@ from sketchy.core.linalg import (
     gram_factor,
     left_singular,
     left_singular_by_products,
-    orthonormal,
+    orthonormal_parts,
 )
-from sketchy.core.spread import WHOLE, Spread, Spreads, part, size, solved, total, whole
+from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
 from sketchy.core.tasks import Request, Task, Unread, run
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
@@ -269,10 +269,8 @@ def _subspace_step(
         T = solve_transposed_(T, found[0])  # C' U L⁻ᵀ
     else:
         root, l = weights.sqrt(), U.shape[-1]
-        K = yield from whole(K, columns)
-        M = torch.cat([root.diag_embed(), K], dim=-2)
-        Q = orthonormal(M) if spreads == WHOLE else (yield from solved(spreads, orthonormal, M))
-        lower = part(Q[..., l:, :], columns)
+        Q = yield from orthonormal_parts(K, (columns, own), root.diag_embed())
+        lower = Q[..., l:, :]
         lower = lower if whitened is None else (yield from whitened.W.apply(lower))
         T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + (yield from total(A @ lower, columns))
     return (yield from left_singular_by_products(T, spreads))

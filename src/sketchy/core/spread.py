@@ -31,6 +31,18 @@ class Ranks:
 
 
 @dataclass(frozen=True, eq=False)
+class Planned:
+    """A process group that exists on paper only. What would be sent is noted (`analysis.traffic`)."""
+
+    group_name: str
+    size: int
+    notes: list[tuple[str, int, int]]  # of each collective: its kind, bytes given by a rank, and size
+
+    def note(self, kind: str, x: Tensor) -> None:
+        self.notes.append((kind, x.numel() * x.element_size(), self.size))
+
+
+@dataclass(frozen=True, eq=False)
 class Spread:
     """Where the entries of one axis lie."""
 
@@ -106,6 +118,9 @@ def all_gather(flat: Tensor, parts: int, group: Any) -> tuple[Tensor, Callable[[
     from torch import distributed
 
     found = flat.new_empty(parts, flat.numel())
+    if isinstance(group, Planned):
+        group.note("all_gather", flat)
+        return found, lambda: None
     # torch 2.13 renames it
     single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     return found, single(found.view(-1), flat, group=group, async_op=True).wait
@@ -198,6 +213,9 @@ def _flat(x: Tensor, *, groups: Sequence[Any], operation: str) -> Tensor:
     from torch import distributed
 
     for group in groups:
+        if isinstance(group, Planned):
+            group.note("all_reduce", x)
+            continue
         distributed.all_reduce(x, getattr(distributed.ReduceOp, operation), group=group)
     return x
 

@@ -62,7 +62,7 @@ class Place:
 class Sharding:
     """How one weight is sharded."""
 
-    p: Any  # a DTensor: the weight, or the parts of a plain one
+    p: Any  # a DTensor: the weight, or the parts of a plain one; or a weight on paper (`analysis.traffic`)
     plan: Plan
     solver: str | None  # of the sketches
 
@@ -134,17 +134,21 @@ class Sharding:
         return self.gathered
 
     @cached_property
+    def spreads(self) -> Spreads:
+        """Of the axes of the weight."""
+        return tuple(self.spread(size, i, self.places) for i, size in enumerate(self.p.shape))
+
+    @cached_property
+    def here(self) -> tuple[int, ...]:
+        """The shape of the part of the weight that lies here."""
+        sizes = zip(self.p.shape, self.spreads, strict=True)
+        return tuple(size if spread is None else len(spread.here) for size, spread in sizes)
+
+    @cached_property
     def place(self) -> Place:
-        plan, shape = self.plan, self.p.shape
-        spreads = tuple(
-            self.spread(size, i, [q if getattr(q, "dim", None) == i else None for q in self.places])
-            for i, size in enumerate(shape)
-        )
+        plan, spreads, here = self.plan, self.spreads, self.here
         if self.gathered:
             return Place(plan.layout, (None,) * len(plan.layout.block), gathered=spreads)
-        here = tuple(
-            size if spread is None else len(spread.here) for size, spread in zip(shape, spreads, strict=True)
-        )
         if plan.path != "sketch":
             matrix = (here[0], math.prod(here[1:])) if len(here) > 1 else (math.prod(here),)
             return Place(Layout(here, matrix, matrix, (1,) * len(matrix)), spreads)
@@ -206,10 +210,17 @@ class Sharding:
         return Ranks(tuple(map(self.mesh.get_group, same)), index, math.prod(self.mesh.size(i) for i in same))
 
     def _numbers(self, size: int, places: Sequence[Any]) -> Tensor:
-        from torch.distributed.tensor import Replicate, distribute_tensor
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
         placed = tuple(Replicate() if q is None else _moved(q, 0) for q in places)
         key = size, tuple(self.mesh.shape), tuple(self.mesh.get_coordinate()), placed
+        if key not in _NUMBERS and {type(q) for q in placed} <= {Replicate, Shard}:
+            numbers = torch.arange(size)
+            for i, q in enumerate(placed):
+                most = -(-len(numbers) // self.mesh.size(i)) if type(q) is Shard else len(numbers)
+                first = most * self.mesh.get_coordinate()[i] if type(q) is Shard else 0
+                numbers = numbers[first : first + most]
+            _NUMBERS[key] = numbers.clone()
         if key not in _NUMBERS:
             whole = distribute_tensor(torch.arange(size), self.mesh, placed, src_data_rank=None)
             _NUMBERS[key] = whole.to_local().cpu().clone()
@@ -220,14 +231,16 @@ class Sharding:
     @cached_property
     def bytes_here(self) -> int:
         """The size of the state that lies here."""
-        total = 0
-        for slot in self.plan.slots.values():
-            here, placed = list(slot.stored), self.placements(slot) or ()
-            for dim in {q.dim for q in placed if hasattr(q, "dim")}:
-                spread = self.spread(here[dim], dim, placed)
-                here[dim] = here[dim] if spread is None else len(spread.here)
-            total += math.prod(here) * slot.codec.dtype.itemsize
-        return total
+        slots = self.plan.slots.values()
+        return sum(math.prod(self.shape_here(slot)) * slot.codec.dtype.itemsize for slot in slots)
+
+    def shape_here(self, slot: Slot) -> tuple[int, ...]:
+        """The shape of the part of a slot that lies here."""
+        here, placed = list(slot.stored), self.placements(slot) or ()
+        for dim in {q.dim for q in placed if hasattr(q, "dim")}:
+            spread = self.spread(here[dim], dim, placed)
+            here[dim] = here[dim] if spread is None else len(spread.here)
+        return tuple(here)
 
     def create(self) -> State:
         """A new state: each rank makes its parts."""
