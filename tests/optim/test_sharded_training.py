@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import sketchy
-from optim.ranks import on_ranks
 from optim.test_sharded_models import F64, Net, assert_same, descend, made, net, shard
+from ranks import on_ranks
 
 CASES: list[tuple[str, dict[str, Any]]] = [("SketchyShampoo", {"rank": 3}), ("SketchySOAP", {"rank": 3})]
 

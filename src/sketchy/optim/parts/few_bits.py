@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sketchy.core import quantize
 from sketchy.core.axes import merge
+from sketchy.core.spread import Spread
 from sketchy.core.tuned.panels import panels
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import Codec, Meaning, Slot, Slots
@@ -74,7 +75,8 @@ class FewBits(ABC):
         ``G``: the newest gradients (K, *shape), if there are any. Without ``minus``, `FourBits` overwrites x.
         """
         X = x.reshape(len(x), *self.rows_of(stack))
-        start = next((spread.first for spread in stack.spreads[:1] if spread is not None), 0)
+        spread = _spread_of_rows(stack)
+        start = 0 if spread is None else spread.first
         codes = X.new_empty(*X.shape[:2], self.width, dtype=self.stored)
         scale = X.new_empty(*X.shape[:2], quantize.blocks(X.shape[2]), dtype=self.weight.wide)
         for some, piece in panels(X):
@@ -94,7 +96,7 @@ class FewBits(ABC):
 
     def rows_of(self, stack: Stack) -> tuple[int, int]:
         """`rows`, as far as they lie here. Rows themselves are never cut."""
-        spread = stack.spreads[0] if stack.spreads else None
+        spread = _spread_of_rows(stack)
         return self.rows if spread is None else (len(spread.here), self.rows[1])
 
     @abstractmethod
@@ -159,3 +161,9 @@ class Roots(FewBits):
 
     def _decoded(self, codes: Tensor, scale: Tensor) -> Tensor:
         return quantize.decode_roots(codes, scale, self.weight.work)
+
+
+def _spread_of_rows(stack: Stack) -> Spread | None:
+    """The spread of the first axis of the weights. Of stacked weights, it is that of the blocks."""
+    blocks = None if stack.place is None else stack.place.blocks
+    return stack.spreads[0] if blocks is None else blocks
