@@ -119,14 +119,14 @@ def bound(setup: Setup, one: list[Tensor]) -> float:
 
     SketchyShampoo: rounding of the weights. SketchySOAP amplifies rounding where moments are small, and so do
     all in float32: ten times what one rounding of the gradients does to one process. Also, rounding decides
-    about entries at SketchySOAP's threshold for noise, 128 eps: they are in a step, over the option eps, or
-    not.
+    about entries at SketchySOAP's threshold for noise, 128 eps of the largest: divided by the option eps,
+    1e-7, they are in a step or not. Allow for ten.
     """
     eps = torch.finfo(setup.dtype).eps
     rounding = 5e3 * eps  # 1e-12 in float64
     if setup.name != "SketchySOAP" and setup.dtype == F64:
         return rounding
-    threshold = LR * 128 * eps / 1e-8 if setup.name == "SketchySOAP" and setup.dtype == F64 else 0.0
+    threshold = 10 * LR * 128 * eps / 1e-7 if setup.name == "SketchySOAP" and setup.dtype == F64 else 0.0
     moved = (train(setup, noise=seed)[0] for seed in (1, 2, 3))
     return rounding + threshold + 10 * max(distance(one, other) for other in moved)
 
