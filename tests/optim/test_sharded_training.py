@@ -1,6 +1,7 @@
 """What people do around a step under FSDP2 and tensor parallelism: the numbers of one process."""
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 import sketchy
 from optim.test_sharded_models import F64, Net, assert_same, descend, made, net, shard
 from ranks import on_ranks
+from sketchy.optim.sharding import check_backends
 
 CASES: list[tuple[str, dict[str, Any]]] = [("SketchyShampoo", {"rank": 3}), ("SketchySOAP", {"rank": 3})]
 
@@ -156,6 +158,20 @@ def all_checks() -> None:
     check_cpu_offload()
     check_partial_gradients()
     check_zero_redundancy()
+
+
+def test_weights_that_no_process_group_reaches_are_refused_with_the_backend_to_ask_for() -> None:
+    """Under CPUOffloadPolicy on GPUs, weights are on the CPU, where NCCL has no collectives."""
+
+    def backend(device: torch.device) -> None:
+        raise RuntimeError("No backend type associated with device type cpu")
+
+    group = SimpleNamespace(_get_backend=backend)
+    mesh = SimpleNamespace(device_type="cuda", ndim=1, get_group=lambda i: group)
+    weight = SimpleNamespace(device=torch.device("cpu"), device_mesh=mesh)
+    wanted = r'head\.weight is on the device cpu.*init_process_group\("cpu:gloo,cuda:nccl"\)'
+    with pytest.raises(RuntimeError, match=wanted):
+        check_backends(weight, "head.weight")
 
 
 @pytest.mark.slow

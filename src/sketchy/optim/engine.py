@@ -24,7 +24,7 @@ from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of
 from sketchy.optim.schedule import fetch, scratch_bound, stacks_, waves
-from sketchy.optim.sharding import agreed, sharding
+from sketchy.optim.sharding import agreed, check_backends, sharding
 from sketchy.optim.slots import is_sharded
 from sketchy.optim.split import check_mesh, exchange_
 from sketchy.optim.stack import Group
@@ -249,13 +249,15 @@ class Engine(Optimizer):
         return plan(tuple(p.shape), p.dtype, name, self.design, group)
 
     def _check_gradients(self) -> None:
-        """Refuse complex weights and sparse gradients, before anything changes."""
+        """Refuse complex weights, sparse gradients and unreachable devices, before anything changes."""
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
                 if p.grad is None:
                     continue
                 if p.is_complex():  # it was put into the group later
                     self._refuse_complex(g, i)
+                if is_sharded(p):
+                    check_backends(p, name_in(self.param_groups, g, i))
                 if p.grad.layout != torch.strided:
                     raise RuntimeError(
                         f"{name_in(self.param_groups, g, i)} has a sparse gradient; {type(self).__name__}"

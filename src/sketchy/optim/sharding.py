@@ -272,6 +272,22 @@ class Sharding:
         return DTensor.from_local(here, self.mesh, placed, run_check=False, shape=shape, stride=stride)
 
 
+def check_backends(p: Any, name: str) -> None:
+    """Refuse a sharded weight on a device that its process groups do not reach, as with CPUOffloadPolicy."""
+    mesh, here = p.device_mesh, p.device
+    if here.type == mesh.device_type:
+        return
+    for i in range(mesh.ndim):
+        try:
+            mesh.get_group(i)._get_backend(here)
+        except RuntimeError as error:
+            both = f"{here.type}:gloo,{mesh.device_type}:nccl"
+            raise RuntimeError(
+                f"{name} is on the device {here.type}, but its process group has no backend for {here.type}."
+                f' Ask for both: torch.distributed.init_process_group("{both}")'
+            ) from error
+
+
 def agreed(groups: Sequence[Mapping[str, Any]], split: Any, check: Callable[[], None]) -> None:
     """Call ``check``. If it raises an error on any rank, raise the first of these errors on all ranks."""
     problem: Exception | None = None
