@@ -118,11 +118,11 @@ def test_fsdp2_resumes_on_three_processes(uninterrupted: tuple[Path, list[float]
 
 def test_accelerate_under_fsdp2_resumes_to_the_bit_and_has_the_losses_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    options = ("--epochs", "4", "--double")  # in float64, rounding does not grow to anything visible
+    options = ("--epochs", "2", "--double")  # in float64, rounding does not grow to anything visible
     two = run(2, "accelerate_fsdp2", *options, cwd=tmp_path)
     assert "differ from those without by 0.0\n" in two and "FSDP2: True" in two
     one = run(1, "accelerate_fsdp2", *options, cwd=tmp_path)
-    assert losses(two) == pytest.approx(losses(one), abs=2e-6) and losses(one)[3] < 0.5 * losses(one)[0]
+    assert losses(two) == pytest.approx(losses(one), abs=2e-6) and losses(one)[1] < 0.8 * losses(one)[0]
 
 
 def test_lightning_under_fsdp2_resumes_to_the_bit_and_has_the_losses_of_one_process(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What torchtitan does with an optimizer, done here without it.
 
 Its groups carry names, `fused` and `foreach`. Its state dicts are flat, by torch's function in older versions
-and by its own now, from names and a plain state dict. Its optimizers have a `Config` inside.
+and by its own now, from names and a plain state dict. In some versions, a `Config` makes an optimizer.
 """
 
 from dataclasses import dataclass
@@ -153,7 +153,7 @@ class BaseOptimizer(torch.optim.Optimizer):
 
 
 class SketchySOAP(sketchy.SketchySOAP, BaseOptimizer):
-    """The class of docs/integrations.md."""
+    """Ours, made by a config."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseOptimizer.Config):
