@@ -37,8 +37,8 @@ class GPT(nn.Module):
         nn.init.normal_(self.wte.weight, std=0.02)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device)
         logits = self.lm_head(self.blocks(x, mask=mask, is_causal=True))
         return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 

@@ -21,6 +21,8 @@ NEEDS = {
     "huggingface_trainer": ("transformers", "accelerate"),
     "lightning_module": ("lightning",),
     "accelerate_resume": ("accelerate",),
+    "accelerate_fsdp2": ("accelerate",),
+    "lightning_fsdp2": ("lightning",),
 }
 
 
