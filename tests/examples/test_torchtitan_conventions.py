@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import sketchy
-from optim.ranks import on_ranks
 from optim.test_sharded_models import assert_same, net, shard
+from ranks import on_ranks
 
 CASES: list[tuple[str, float]] = [("SketchyShampoo", 1e-12), ("SketchySOAP", 1e-8)]  # SOAP amplifies rounding
 WAYS = ("torch's function", "by names")
