@@ -117,7 +117,8 @@ def distance(one: list[Tensor], other: list[Tensor]) -> float:
 
     (Steps are as long as the gradients, up to 1e20, with graft="sgd".)
     """
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in zip(one, other, strict=True))
+    pairs = zip(one, other, strict=True)
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in pairs)
 
 
 def bound(setup: Setup, one: list[Tensor]) -> float:
