@@ -26,10 +26,9 @@ SAME: dict[str, dict[str, str]] = {
         "_UNEQUAL = ⟦1e-8 → 4e-08⟧": _TUNING,
         "_GRADED = ⟦10.0 → 40.0⟧": _TUNING,
         "return left_singular(T, T.shape[⟦- → ⟧1])": "T has no more than l singular vectors, so d gives them all",
-        "noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ** ⟦0.5 → 2.0⟧": "its length does not count: it is made orthonormal",
-        "noise = scattered(*U.shape[-2:], like=U) ⟦/ → *⟧ U.shape[-2] ** 0.5": "its length does not count: it is made orthonormal",
-        "noise = scattered(*U.shape[-2:], like=U) / U.shape[-2] ⟦** → *⟧ 0.5": "its length does not count: it is made orthonormal",
-        "noise = scattered(*U.shape[-2:], like=U) / U.shape[-⟦2 → 3⟧] ** 0.5": "its length does not count: it is made orthonormal",
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d ** ⟦0.5 → 2.0⟧, spreads[0])": "its length does not count: it is made orthonormal",
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) ⟦/ → *⟧ d ** 0.5, spreads[0])": "its length does not count: it is made orthonormal",
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d ⟦** → *⟧ 0.5, spreads[0])": "its length does not count: it is made orthonormal",
     },
     "src/sketchy/core/moments.py": {
         "return (row_energy(as_matrix(x)).sqrt() * a).square().sum(⟦- → ⟧1).sqrt()": _LAST,

@@ -141,7 +141,7 @@ def test_transport_is_the_dense_one_by_squared_cosines_averaged_over_what_shares
 
 def applied(*arguments, **options):
     """The result of `corrected.apply_` as one tensor."""
-    direction, scale = corrected.apply_(*arguments, **options)
+    direction, scale = run(corrected.apply_(*arguments, **options))
     return scale.to(direction).reshape(-1, 1, 1) * direction
 
 
@@ -227,7 +227,7 @@ def test_directions_stay_in_the_range_of_float32_for_roots_of_any_size(ranks, si
     parts = run(corrected.project(X, U, V))
     squares = run(corrected.squares(parts, U, V, X.double().square().sum((1, 2))))
     plain = applied(X.clone(), U, V, parts, squares, 1e-7)
-    direction, scale = corrected.apply_(X.clone(), U, V, parts, size**2 * squares, 1e-7)
+    direction, scale = run(corrected.apply_(X.clone(), U, V, parts, size**2 * squares, 1e-7))
     assert direction.isfinite().all() and direction.abs().max() < 1e12
     found = direction.double() * scale * size
     assert_close(found, plain.double(), scale=plain.abs().max(), tolerance=SINGLE)

@@ -14,7 +14,7 @@ from sketchy.core import sketch as core
 from sketchy.core.axes import layout, merge, unfold
 from sketchy.core.linalg import gaussian
 from sketchy.core.sketch import Sketch
-from sketchy.core.tasks import certain
+from sketchy.core.tasks import certain, without_autocast
 from sketchy.optim.covariances import KnownCovariance
 from sketchy.optim.engine import Engine
 
@@ -116,7 +116,7 @@ class Gradients:
             self._weights[p] = _Weight(p, self._settings) if watched else None
         weight = self._weights[p]
         if weight is not None:
-            with torch.autocast(p.device.type, enabled=False):
+            with without_autocast(p.device):
                 weight.observe_(p.grad.to_dense())
 
     def readings(self, parameters: Iterable[tuple[str, Tensor]]) -> Iterator[Reading]:

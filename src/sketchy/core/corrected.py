@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sketchy.core.extremes import divide, energies, power_of_two, row_energy
+from sketchy.core.extremes import column_energy, divide, power_of_two, row_energy
 from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
-from sketchy.core.tasks import Task, gather
+from sketchy.core.tasks import Request, Task, gather
 
 # Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
 # low rank with sides up to 4096. At or below this threshold an entry counts as noise. Divided by its own root
@@ -56,14 +56,23 @@ def squares(
     l, r = parts.core.shape[-2:]
     m, n = _shape(U, V, spreads)
     rows, columns = spreads
-    core = parts.core.double().square()
     left_edge = torch.baddbmm(parts.left, parts.core, V.mT, alpha=-1)
     left = yield from total(row_energy(left_edge), columns)
-    right = yield from total(energies(_right_edge(parts, U))[1], rows)
+    right = yield from total(column_energy(_right_edge(parts, U)), rows)
+    sizes = tuple(float(max(size, 1)) for size in (n - r, m - l, (m - l) * (n - r)))
+    return (yield Request(_mean_squares, (parts.core, left, right, energy), sizes))
+
+
+def _mean_squares(
+    core: Tensor, left: Tensor, right: Tensor, energy: Tensor, *sizes: float | Tensor
+) -> Tensor:
+    """The result of `squares` from the core, the masses of the edges (S, l) and (S, r), and ‖X‖² (S,)."""
+    eps = torch.finfo(core.dtype).eps
+    core = core.double().square()
     rest = energy - core.sum((-2, -1)) - left.sum(-1) - right.sum(-1)
-    rest = torch.maximum(rest, _LOST * torch.finfo(parts.core.dtype).eps * energy)
-    sizes = (max(size, 1) for size in (n - r, m - l, (m - l) * (n - r)))
-    return _bordered(core, *(mass / size for mass, size in zip((left, right, rest), sizes, strict=True)))
+    rest = torch.maximum(rest, _LOST * eps * energy)
+    by_row, by_column, by_all = (size.unsqueeze(-1) if isinstance(size, Tensor) else size for size in sizes)
+    return _bordered(core, left / by_row, right / by_column, (rest.unsqueeze(-1) / by_all).squeeze(-1))
 
 
 def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -99,7 +108,7 @@ def apply_(
     eps: float,
     rounding: float = 0.0,
     spreads: Spreads = WHOLE,
-) -> tuple[Tensor, Tensor]:
+) -> Task[tuple[Tensor, Tensor]]:
     """Divide each part of X by the root of its second moment (S, l + 1, r + 1), and add the parts up.
 
     Returns (direction, scale (S,)); the result is scale * direction. Roots are damped: eps times the largest
@@ -109,22 +118,10 @@ def apply_(
     """
     l, r = parts.core.shape[-2:]
     m, n = _shape(U, V, spreads)
-    root = moments.sqrt()
-    largest = root.amax((-2, -1), keepdim=True)
-    noise = _NOISE * torch.finfo(X.dtype).eps * largest
-    live = root > noise
-    raised = root + eps * largest
-    if rounding > 0:
-        raised = raised + rounding * (mass(moments, (m, n)) / (m * n)).sqrt().reshape(-1, 1, 1)
-    trust = torch.where(live, (root - noise) / noise, 0.0).clamp(max=1)
-    weight = trust / torch.where(live, raised, 1.0)
-    # after a silence, roots may be 1e-37 beside a momentum of 10: float32 has no such direction
-    top = weight.amax((-2, -1))
-    scale = power_of_two(top, torch.zeros_like(top), beta2=0.0, most=_MOST)
-    weight = divide(weight, scale).to(X)
-    # outside a square basis there is only rounding noise, which small roots would amplify
-    weight[..., -1, :] *= m > l
-    weight[..., :, -1] *= n > r
+    outside = m > l, n > r
+    options = {"eps": eps, "rounding": rounding, "dtype": X.dtype, "outside": outside}
+    mean = (mass(moments, (m, n)) / (m * n),) if rounding > 0 else ()
+    weight, scale = yield Request(_weights, (moments, *mean), options=options)
     core, left, right, rest = _unbordered(weight)
     if m == l and n == r:
         return U @ (core * parts.core) @ V.mT, scale
@@ -132,6 +129,41 @@ def apply_(
     inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
     outer = torch.cat([U, (right - rest) * _right_edge(parts, U)], -1)
     return X.mul_(rest).baddbmm_(outer, torch.cat([inner, V.mT], -2)), scale
+
+
+def _weights(
+    moments: Tensor,
+    mean: Tensor | None = None,
+    *,
+    eps: float,
+    rounding: float,
+    dtype: torch.dtype,
+    outside: tuple[bool, bool],
+) -> tuple[Tensor, Tensor]:
+    """What the parts are multiplied by, (S, l + 1, r + 1) and (S,), see `apply_`. ``mean``: of all moments.
+
+    ``outside``: whether there is something outside of the left and of the right basis.
+    """
+    root = moments.sqrt()
+    largest = root.amax((-2, -1), keepdim=True)
+    noise = _NOISE * torch.finfo(dtype).eps * largest
+    live = root > noise
+    raised = root + eps * largest
+    if mean is not None:
+        raised = raised + rounding * mean.sqrt().reshape(-1, 1, 1)
+    trust = torch.where(live, (root - noise) / noise, 0.0).clamp(max=1)
+    weight = trust / torch.where(live, raised, 1.0)
+    # after a silence, roots may be 1e-37 beside a momentum of 10: float32 has no such direction
+    top = weight.amax((-2, -1))
+    scale = power_of_two(top, torch.zeros_like(top), beta2=0.0, most=_MOST)
+    weight = divide(weight, scale).to(dtype)
+    # outside a square basis there is only rounding noise, which small roots would amplify
+    left, right = outside
+    if not left:
+        weight[..., -1, :] = 0.0
+    if not right:
+        weight[..., :, -1] = 0.0
+    return weight, scale
 
 
 def _shape(U: Tensor, V: Tensor, spreads: Spreads) -> tuple[int, ...]:
@@ -163,8 +195,15 @@ def _squared_cosines(new: Tensor, old: Tensor, spread: Spread | None) -> Task[Te
     """
     d, l = size(old.shape[-2], spread), old.shape[-1]
     cosines = yield from total(new.mT @ old, spread)
+    # entries are at most 1: squares can't overflow
+    lost = torch.baddbmm(old, new, cosines, alpha=-1).square().sum(-2).double()
+    lost = yield from total(lost, spread)
+    return (yield Request(_shares, (cosines, lost), (float(max(d - l, 1)),)))
+
+
+def _shares(cosines: Tensor, lost: Tensor, outside: float | Tensor) -> Tensor:
+    """The result of `_squared_cosines`, where ``outside`` is the number of dimensions outside."""
     P = cosines.double().square()
     from_outside = (1 - P.sum(-1)).clamp(min=0)
-    lost = energies(torch.baddbmm(old, new, cosines, alpha=-1))[1]
-    outside_from = (yield from total(lost, spread)) / max(d - l, 1)
+    outside_from = lost / (outside.unsqueeze(-1) if isinstance(outside, Tensor) else outside)
     return _bordered(P, from_outside, outside_from, (1 - outside_from.sum(-1)).clamp(min=0))

@@ -26,9 +26,17 @@ def energies(A: Tensor) -> tuple[Tensor, Tensor]:
     return rows, columns
 
 
+def column_energy(A: Tensor) -> Tensor:
+    """The sums of squares of the columns only; see `energies`."""
+    if readable(A) or A.numel() == 0:
+        return energies(A)[1]
+    (columns,) = _safe(A, lambda A: (_energy(A, -2),))
+    return columns
+
+
 def row_energy(A: Tensor) -> Tensor:
     """The sums of squares of the rows only; see `energies`."""
-    (rows,) = _safe(A, lambda A: (_row_energy(A),))
+    (rows,) = _safe(A, lambda A: (_energy(A, -1),))
     return rows
 
 
@@ -69,7 +77,10 @@ def as_weights(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Sums of squares of A, the first of them over rows. Extreme matrices are scaled first."""
+    """Sums of squares of A, the first of them over rows. Extreme matrices are scaled first.
+
+    On an accelerator all are, by their largest entry. On the CPU it is a power of two, which is exact.
+    """
     info = torch.finfo(A.dtype)
     if A.numel() == 0:
         return squares(A)
@@ -79,16 +90,22 @@ def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[T
         if within(read(found[0].sum(-1)), lowest, 1 / lowest):
             return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
+    if not readable(A):
+        unit = largest.clamp(min=info.tiny)
+        square = unit[..., 0].double().square()
+        return tuple(sums.mul_(square) for sums in squares(A / unit))
     power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # log2 may round up to one more
     unit = torch.where(largest > 0, torch.exp2(power), 1.0)
     return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
 
 
-def _row_energy(A: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(A, dim=-1).double().square()
+def _energy(A: Tensor, dim: int) -> Tensor:
+    return torch.linalg.vector_norm(A, dim=dim).double().square()
 
 
 def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:
+    if not readable(A):
+        return _energy(A, -1), _energy(A, -2)
     S = A.reshape(math.prod(A.shape[:-2]), *A.shape[-2:])
     rows = S.new_empty(S.shape[:2], dtype=torch.float64)
     columns = S.new_zeros(len(S), S.shape[2], dtype=torch.float64)

@@ -5,11 +5,15 @@ that it is accurate. The pivots are read on the CPU only, where reading is free.
 uses a third method: products in float64, which are accurate for all float32 inputs.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from sketchy.core.spread import WHOLE, Spreads, part, size, solved, total, whole
-from sketchy.core.tasks import Numbers, Task, Unread, readable
+from sketchy.core.tasks import Numbers, Request, Task, Unread, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
@@ -44,6 +48,24 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
     for multiplier in (48271, 69621, 16807):
         x = (x * x + multiplier * i) % prime
     return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Scattered(Request):
+    """A request for a `scattered` (dim, l) matrix for the basis (..., d, l): one serves all, row by row."""
+
+    dim: int = 0
+
+    @property
+    def key(self) -> Any:
+        (U,) = self.tensors
+        return Scattered, U.shape[-1], U.dtype, U.device
+
+    @classmethod
+    def answers(cls, requests: Sequence[Any]) -> Sequence[Tensor]:
+        (U,) = requests[0].tensors
+        longest = scattered(max(request.dim for request in requests), U.shape[-1], like=U)
+        return [longest[: request.dim] for request in requests]
 
 
 def gram_factor(
@@ -92,14 +114,10 @@ def _graded(pivots: Numbers, dtype: torch.dtype) -> bool:
 def orthonormal(M: Tensor) -> Tensor:
     """Orthonormalise the columns of M (..., d, l), d >= l, from the first one on, as Gram-Schmidt does.
 
-    Signs are those of M's columns. On an accelerator, the result for a column that depends on the columns
-    before it (up to rounding) may be shorter than 1.
+    Signs are those of M's columns.
     """
-    if not _in_double(M):
-        Q, R = torch.linalg.qr(M)
-        return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
-    D = M.double()
-    return torch.linalg.solve_triangular(_shifted_cholesky_(D.mT @ D), D.mT, upper=False).mT.to(M)
+    Q, R = torch.linalg.qr(M)
+    return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
 
 
 def _shifted_cholesky_(W: Tensor) -> Tensor:
@@ -113,20 +131,22 @@ def _shifted_cholesky_(W: Tensor) -> Tensor:
 def orthonormal_parts(M: Tensor, spreads: Spreads, above: Tensor | None = None) -> Task[Tensor]:
     """`orthonormal` for the matrix [above; M], whose rows may lie on several ranks, except those above.
 
-    ``spreads``: see `gram_factor`. On an accelerator, only l x l matrices are sent.
+    ``spreads``: see `gram_factor`. On an accelerator it is Cholesky-QR in float64, and only l x l matrices
+    are sent. There, a column that depends on the columns before it (up to rounding) may be shorter than 1.
     """
 
     def joined(M: Tensor) -> Tensor:
         return M if above is None else torch.cat([above, M], dim=-2)
 
-    if spreads == WHOLE:
-        return orthonormal(joined(M))
     if _in_double(M):
-        D = M.double()
-        W = yield from total(D.mT @ D, spreads[0])
+        D = joined(M).double()
+        own = D if above is None else D[..., above.shape[-2] :, :]
+        W = yield from total(own.mT @ own, spreads[0])
         W = W if above is None else W + above.double().mT @ above.double()
         L = yield from solved(spreads, _shifted_cholesky_, W)
-        return torch.linalg.solve_triangular(L, joined(M).double().mT, upper=False).mT.to(M)
+        return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(M)
+    if spreads == WHOLE:
+        return orthonormal(joined(M))
     Q = yield from solved(spreads, orthonormal, joined((yield from whole(M, spreads[0]))))
     if above is None:
         return part(Q, spreads[0])
@@ -200,7 +220,7 @@ def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`.
     """
     d = size(U.shape[-2], spreads[0])
-    noise = part(scattered(d, U.shape[-1], like=U) / d**0.5, spreads[0])
+    noise = part((yield Scattered(scattered, (U,), dim=d)) / d**0.5, spreads[0])
     return (yield from orthonormal_parts(torch.where(live.unsqueeze(-2), U, noise), spreads))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import as_weights, row_energy
 from sketchy.core.spread import WHOLE, Spread, Spreads, largest, norm, size, total
-from sketchy.core.tasks import Task
+from sketchy.core.tasks import Request, Task
 from sketchy.core.tuned.panels import panels
 
 # The largest root mean square of a factored step. If one entry is much larger than the others of its row and
@@ -244,22 +244,29 @@ def normalize_rows_(
     X, rows = as_matrix(direction), spreads[0]
     columns = entries(direction[:, :1], (None, *spreads[1:]))
     energy = yield from total(row_energy(X), *spreads[1:])
-    # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
-    unit = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
-    fresh = energy * (unit.square() / columns).unsqueeze(-1)
-    counts = (count > 0).unsqueeze(-1)
-    moment = torch.where(counts, decay * moment + (1 - decay) * fresh, moment)
-    a = (moment / correction(decay, count.clamp(min=1)).unsqueeze(-1)).sqrt()
+    rates = yield Request(_row_rates, (scale, count), (float(columns),), {"decay": decay})
+    factor, weight, filled = (rate.unsqueeze(-1) for rate in rates)
+    moment = torch.lerp(moment, energy * factor, weight)
+    a = (moment / filled).sqrt()
     if rows is None:
         mean = a.mean(-1, keepdim=True)
     else:
         mean = (yield from total(a.sum(-1, keepdim=True), rows)) / rows.size
     # over the mean, so that weights are moderate; a direction of zeros stays as it is
-    weights = torch.where(counts & (mean > 0), mean / (a + _ROW_EPS * mean), 1.0)
+    weights = torch.where((weight > 0) & (mean > 0), mean / torch.add(a, mean, alpha=_ROW_EPS), 1.0)
     X.mul_(as_weights(weights.unsqueeze(-1), X))
     both = torch.stack([energy.sum(-1), (energy * weights.square()).sum(-1)])
     before, after = (yield from total(both, rows)).sqrt()
     return X.reshape(direction.shape), moment, scale * torch.where(after > 0, before / after, 1.0)
+
+
+def _row_rates(
+    scale: Tensor, count: Tensor, columns: float | Tensor, *, decay: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For `normalize_rows_`, (S,) each: scale² / columns, the weight of new squares, and the correction."""
+    # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
+    unit = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
+    return unit.square() / columns, (1 - decay) * (count > 0).double(), correction(decay, count.clamp(min=1))
 
 
 def cut_(x: Tensor) -> Tensor:

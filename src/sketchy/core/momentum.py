@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.moments import correction, like
-from sketchy.core.tasks import Task
+from sketchy.core.tasks import Request, Task
 
 
 def advance_(
@@ -27,17 +27,11 @@ def advance_(
     zero, and no bit of the momentum changes. Momenta that are stored in another form are given as one tensor
     M (K, ...), which becomes x: before that, ``keep`` stores them.
     """
+    options = {"beta1": beta1, "moving_average": moving_average, "nesterov": nesterov}
+    marked = (step,) if good is None else (step, good)
+    rates: tuple[Tensor, Tensor, Tensor] = yield Request(_rates, marked, options=options)
+    factor, (share, weight), momenta = rates[0], (like(rate, G) for rate in rates[1:]), list(M)
     x = torch.empty_like(G) if keep is None or not isinstance(M, Tensor) else M
-    momenta, ahead = list(M), beta1 if nesterov else 1.0
-    if moving_average:
-        filled = correction(beta1, step)
-        factor, fresh = ahead / filled, (1 - beta1) * filled / ahead
-    else:
-        factor = torch.full_like(step, ahead, dtype=torch.float64)
-        fresh = 1 / factor
-    share = like(fresh if nesterov else torch.zeros_like(fresh), G)
-    lost = (1 - beta1) * (torch.ones_like(fresh) if good is None else good.double())
-    weight = like(lost if moving_average else 1 - lost, G)
     if moving_average:
         torch._foreach_lerp_(momenta, list(G.unbind()), list(weight.unbind()))
     else:
@@ -49,3 +43,19 @@ def advance_(
     else:
         seen = momenta[0].unsqueeze(0) if len(momenta) == 1 else torch.stack(momenta, out=x)
     return torch.addcmul(seen, G, share, out=x), factor
+
+
+def _rates(
+    step: Tensor, good: Tensor | None = None, *, beta1: float, moving_average: bool, nesterov: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each weight (K,): the factor of x, the share of G in x, and the weight of G (in a sum, of M)."""
+    ahead = beta1 if nesterov else 1.0
+    lost = torch.full_like(step, 1 - beta1, dtype=torch.float64)
+    lost = lost if good is None else lost * good
+    if moving_average:
+        filled = correction(beta1, step)
+        factor, fresh = ahead / filled, (1 - beta1) * filled / ahead
+    else:
+        factor = torch.full_like(lost, ahead)
+        fresh, lost = 1 / factor, 1 - lost
+    return factor, fresh if nesterov else torch.zeros_like(fresh), lost

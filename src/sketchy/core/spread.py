@@ -123,7 +123,12 @@ def all_gather(flat: Tensor, parts: int, group: Any) -> tuple[Tensor, Callable[[
         return found, lambda: None
     # torch 2.13 renames it
     single = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
-    return found, single(found.view(-1), flat, group=group, async_op=True).wait
+    work = single(found.view(-1), flat, group=group, async_op=True)
+
+    def wait(flat: Tensor = flat) -> object:  # what is sent stays in memory until then
+        return work.wait()
+
+    return found, wait
 
 
 def part(x: Tensor, spread: Spread | None, dim: int = -2) -> Tensor:

@@ -12,6 +12,7 @@ answers. Sums over several machines are requests, too (`core.spread`): one colle
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -101,6 +102,13 @@ def _listed(some: Request | Sequence[Request]) -> Sequence[Request]:
 def readable(x: Tensor) -> bool:
     """Whether a value can be read without waiting: on the CPU, outside of a compiled graph."""
     return x.device.type in _READABLE and not torch.compiler.is_compiling()
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Computes in the dtypes of the tensors. Some backends have no autocast to be switched off."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def read(*tensors: Tensor) -> Numbers:

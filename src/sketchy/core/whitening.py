@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sketchy.core.extremes import as_weights, divide, energies
+from sketchy.core.extremes import column_energy, divide
 from sketchy.core.sketch import Sketch
 from sketchy.core.spread import Spread, size, total
 from sketchy.core.tasks import Request, Task, run
@@ -30,32 +30,34 @@ class Whitening:
     basis: Tensor  # V, (S, n, r)
     inside: Tensor  # (S, r), float64
     outside: Tensor  # (S,), float64: ‖W‖, or a bound on it if V is square
+    short: tuple[Tensor, Tensor, Tensor]  # inside, inside - outside, and outside, in the dtype of V
     spread: Spread | None = None  # of the rows of V, and of all that W is applied to
 
     def apply(self, X: Tensor, coordinates: Tensor | None = None) -> Task[Tensor]:
         """W X for X (S, n, k), given Vᵀ X if it is known. O(n r k)."""
         V = self.basis
         P = (yield from total(V.mT @ X, self.spread)) if coordinates is None else coordinates
+        inside, gain, outside = self.short
         if V.shape[-1] == size(V.shape[-2], self.spread):
-            return V @ _rows(self.inside, P)
-        outside = as_weights(self.outside.reshape(-1, 1, 1), X)
-        return torch.baddbmm(X * outside, V, _rows(self.inside - self.outside.unsqueeze(-1), P))
+            return V @ (inside.unsqueeze(-1) * P)
+        return torch.baddbmm(X * outside.reshape(-1, 1, 1), V, gain.unsqueeze(-1) * P)
 
     def twice(self, X: Tensor) -> Task[tuple[Tensor, Tensor]]:
         """W X and W W X for X (S, n, k), with one product Vᵀ X for both."""
         P = yield from total(self.basis.mT @ X, self.spread)
         once = yield from self.apply(X, P)
-        return once, (yield from self.apply(once, _rows(self.inside, P)))
+        return once, (yield from self.apply(once, self.short[0].unsqueeze(-1) * P))
 
     def norm(self, norm: Tensor, GV: Tensor, rows: Spread | None = None) -> Task[Tensor]:
         """‖G W‖ (S,), given ‖G‖ (S,) and G V (S, m, r). ``rows``: the spread of the rows of G."""
-        columns = yield from total(energies(GV)[1], rows)
-        outside = (norm.square() - columns.sum(-1)).clamp(min=0) * self.outside.square()
-        return ((columns * self.inside.square()).sum(-1) + outside).sqrt()
+        columns = yield from total(column_energy(GV), rows)
+        return (yield Request(_norm, (norm, columns, self.inside, self.outside)))
 
     def form(self, G: Tensor) -> Task[Tensor]:
         """G W for G (S, m, n), in float64: weights differ much, so float32 would lose small entries."""
-        return (yield from replace(self, basis=self.basis.double()).apply(G.mT.double())).mT
+        long = self.inside, self.inside - self.outside.unsqueeze(-1), self.outside
+        W = replace(self, basis=self.basis.double(), short=long)
+        return (yield from W.apply(G.mT.double())).mT
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class Whitened:
         return replace(self, product=divide(self.product, scale), noise=self.noise / scale)
 
 
-def _rows(weights: Tensor, X: Tensor) -> Tensor:
-    """diag(weights) X."""
-    return as_weights(weights.unsqueeze(-1), X) * X
+def _norm(norm: Tensor, columns: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
+    """‖G W‖ (S,), given ‖G‖ (S,) and the energies of the columns of G V (S, r)."""
+    rest = (norm.square() - columns.sum(-1)).clamp(min=0) * outside.square()
+    return ((columns * inside.square()).sum(-1) + rest).sqrt()
 
 
 def whitening(sketch: Sketch) -> Whitening:
@@ -83,13 +86,19 @@ def whitening(sketch: Sketch) -> Whitening:
 
 def whitening_task(sketch: Sketch) -> Task[Whitening]:
     """`whitening` as a task."""
-    inside, outside = yield Request(_weights, (sketch.eigenvalues, sketch.escaped_mass), (float(sketch.dim),))
-    return Whitening(sketch.basis, inside, outside, sketch.spread)
+    tensors, options = (sketch.eigenvalues, sketch.escaped_mass), {"dtype": sketch.basis.dtype}
+    inside, outside, *short = yield Request(_weights, tensors, (float(sketch.dim),), options)
+    return Whitening(sketch.basis, inside, outside, tuple(short), sketch.spread)
 
 
-def _weights(lam: Tensor, rho: Tensor, dim: float | Tensor) -> tuple[Tensor, Tensor]:
+def _weights(
+    lam: Tensor, rho: Tensor, dim: float | Tensor, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Inside and outside, and `Whitening.short`. All are moderate: at most δ^(-1/2)."""
     rho = rho.unsqueeze(-1)
     mean = rho + (lam.sum(-1) / dim).unsqueeze(-1)
     values = torch.cat([lam + rho, rho], -1) / torch.where(mean > 0, mean, 1.0)
     weights = torch.where(mean > 0, values + DAMPING, 1.0).rsqrt()
-    return weights[..., :-1], weights[..., -1]
+    inside, outside = weights[..., :-1], weights[..., -1]
+    gain = inside - outside.unsqueeze(-1)
+    return inside, outside, inside.to(dtype), gain.to(dtype), outside.to(dtype)

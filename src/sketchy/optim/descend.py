@@ -25,8 +25,9 @@ def descend_(
     if any(p.dtype != direction.dtype for p in params):
         steps = direction.mul_(like(scale, direction))
         return _short_(params, list(steps.unbind()), lr, decay, good)
-    shrink = like(1 - lr * decay * (torch.ones_like(scale) if good is None else good.double()), direction)
     move = like(scale * lr, direction)
+    if isinstance(decay, Tensor) or decay > 0:
+        shrink = like(1 - lr * decay * (torch.ones_like(scale) if good is None else good.double()), direction)
     if len(params) == 1:
         p = params[0].unsqueeze(0)
         if decay > 0:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from sketchy.core.tasks import gather, run
+from sketchy.core.tasks import gather, run, without_autocast
 from sketchy.optim import options as table
 from sketchy.optim.covariances import KnownCovariance, known_covariances
 from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_defaults_kept, restore_
@@ -209,7 +209,7 @@ class Engine(Optimizer):
         fetch(found[0] if found else [])
         for i, wave in enumerate(found):
             fetch(found[i + 1] if i + 1 < len(found) else [])
-            with torch.autocast(wave[0].params[0].device.type, enabled=False):
+            with without_autocast(wave[0].params[0].device):
                 run(gather(map(step, wave)))
         self._exchange()
 

@@ -160,9 +160,9 @@ class Stack:
             return Gradient(whole, blocks, norm, rows, columns)
         self.good = size < limit
         del blocks, matrix
-        whole = _select(self.good, whole)
-        norm, rows = (_select(self.good, x) for x in (norm, rows))
-        columns = None if columns is None else _select(self.good, columns)
+        bad = ~self.good
+        whole, norm, rows = (_without(bad, x) for x in (whole, norm, rows))
+        columns = None if columns is None else _without(bad, columns)
         return Gradient(whole, layout.split(whole), norm, rows, columns)
 
     def _norm_of_weights(self, norm: Tensor) -> Task[Tensor]:
@@ -188,7 +188,7 @@ class Stack:
         if self.place is not None:
             direction = self.place.part_of_gathered(direction)
         if self.good is not None:
-            direction.masked_fill_(like(~self.good, direction) > 0, 0.0)
+            direction.masked_fill_(_mask(~self.good, direction), 0.0)
         descend_(self.params, direction, scale, self.good, self.group)
 
     def keep(self) -> None:
@@ -222,7 +222,16 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
-def _select(good: Tensor, new: Tensor, old: Tensor | float = 0.0) -> Tensor:
+def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """``new`` for good gradients, ``old`` for bad ones. ``new`` may have several blocks per parameter."""
-    mask = good.repeat_interleave(len(new) // len(good)).reshape(-1, *[1] * (new.dim() - 1))
-    return torch.where(mask, new.to(old.dtype) if isinstance(old, Tensor) else new, old)
+    return torch.where(_mask(good, new), new.to(old.dtype), old)
+
+
+def _without(bad: Tensor, x: Tensor) -> Tensor:
+    """x, and zero for bad gradients. x may have several blocks per parameter."""
+    return x.masked_fill(_mask(bad, x), 0.0)
+
+
+def _mask(which: Tensor, x: Tensor) -> Tensor:
+    """(K,) in the shape of a mask for x (S, ...), S a multiple of K."""
+    return which.unsqueeze(-1).expand(-1, len(x) // len(which)).reshape(-1, *[1] * (x.dim() - 1))

@@ -54,7 +54,8 @@ class BasisMoments:
         U, V, moments = learned
         group, rounding = stack.group, stack.plan.momentum.rounding + self.rounding
         parts = yield from corrected.project(x, U, V, stack.spreads)
-        direction, own = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
+        applied = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
+        direction, own = yield from applied
         return direction, scale * own * correction(group["betas"][1], stack.steps).sqrt()
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:

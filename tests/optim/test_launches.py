@@ -1,0 +1,66 @@
+"""How many operations a step starts on an accelerator, counted on tensors without values."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sketchy
+
+# of a small GPT with rank 64; lower them when a step gets better. The goal is 1,000.
+MOST = {"SketchySOAP": 2250, "SketchyShampoo": 1400}
+WIDTH, RANK = 768, 64
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that compute something: no views, and no new memory without values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = Counter[str]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = function._schema.name.removeprefix("aten::")
+        results = [result.alias_info for result in function._schema.returns]
+        view = any(alias is not None and not alias.is_write for alias in results) or name == "_unsafe_view"
+        if not view and not name.startswith(("empty", "new_empty", "profiler::")):
+            self.found[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def launches(kind: str, layers: int) -> Counter[str]:
+    """Of the third step."""
+    d = WIDTH
+    layer = [(3 * d, d), (3 * d,), (d, d), (4 * d, d), (4 * d,), (d, 4 * d), *[(d,)] * 6]
+    shapes = [(50257, d), (1024, d), *layers * layer]
+    params = [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
+    optimizer = getattr(sketchy, kind)(params, rank=RANK)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.empty_like(p)
+        with Launches() as count:
+            optimizer.step()
+    return count.found
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_a_step_starts_few_operations_and_hardly_more_for_more_layers(kind: str) -> None:
+    few, many = launches(kind, 2), launches(kind, 8)
+    assert few.total() <= MOST[kind], few.most_common()
+    assert many.total() <= 1.3 * few.total(), (many - few).most_common()  # there are more waves
+    for name in ("linalg_cholesky_ex", "_linalg_eigh", "linalg_qr"):
+        assert few[name] <= 2, name  # all weights of a wave in one batch
+
+
+def test_the_count_sees_an_operation_more() -> None:
+    x = torch.empty(3, 4, device="meta")
+    with Launches() as count:
+        (x.mT.unsqueeze(0) * 2).add_(1)
+        torch.empty_like(x)
+    assert count.found == {"mul": 1, "add_": 1}
