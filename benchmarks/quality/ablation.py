@@ -18,7 +18,6 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from benchmarks.common import markdown
 from benchmarks.common.arguments import known
 from benchmarks.common.process import only_legal_instructions
 from benchmarks.common.results import QUICK, RESULTS
@@ -26,6 +25,7 @@ from benchmarks.quality import compare
 from benchmarks.quality.ablation_plot import Dot, draw
 from benchmarks.quality.variants import CENTRE
 from benchmarks.registry.changes import ABLATION, ALL, SCALES, named
+from sketchy.analysis import markdown
 from sketchy.experiments import names, quality, tasks
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.quality import ADAMW, Tuned, Variant

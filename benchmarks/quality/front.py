@@ -12,12 +12,12 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common import markdown
 from benchmarks.common.results import RESULTS
 from benchmarks.quality.compare import title
 from benchmarks.quality.front_plot import Point, draw
 from benchmarks.quality.runs import Budget, load_budget
 from benchmarks.quality.variants import ENTRIES
+from sketchy.analysis import markdown
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.quality import Tuned, load, of_usual_length, tuned
 from sketchy.experiments.quality_table import FOOTNOTE, failures, table

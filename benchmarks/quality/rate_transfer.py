@@ -16,9 +16,9 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.markdown import table
 from benchmarks.common.results import RESULTS
 from benchmarks.quality.variants import RATIO
+from sketchy.analysis.markdown import table
 from sketchy.experiments import tasks
 from sketchy.experiments.quality import ADAMW, Losses, Variant, best_rate, load, losses
 from sketchy.experiments.quality_table import around

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import sketchy
-from benchmarks.common.markdown import table
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import RESULTS, load, save
+from sketchy.analysis.markdown import table
 from sketchy.experiments.mistakes import user_mistakes
 
 FILE = RESULTS / "rounding.jsonl"

@@ -21,13 +21,13 @@ import tyro
 from torch import Tensor, nn
 
 from benchmarks.common.arguments import at_least, known
-from benchmarks.common.markdown import table
 from benchmarks.common.memory import Live, live, settle
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import RESULTS, load, save
 from benchmarks.common.resumable import resumable
 from benchmarks.speed.step_table import about
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
+from sketchy.analysis.markdown import table
 from sketchy.core.axes import unfold
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import run

@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.common.arguments import at_least
-from benchmarks.common.markdown import table
 from benchmarks.speed.product_floor import Product, shampoo, soap
 from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.analysis.markdown import table
 from sketchy.experiments.mistakes import user_mistakes
 
 

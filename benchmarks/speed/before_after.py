@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.common import checkouts
 from benchmarks.common.arguments import at_least, known
-from benchmarks.common.timing import Times, ratio
+from sketchy.analysis.timing import Times, ratio
 from sketchy.experiments.mistakes import user_mistakes
 
 WORKER = "benchmarks.speed.before_after_worker"

@@ -10,9 +10,9 @@ import sys
 import time
 
 import sketchy
-from benchmarks.common.operations import profile
 from benchmarks.common.process import keep_freed_memory, only_legal_instructions, pin
 from benchmarks.registry.problems import PROBLEMS, Gradients
+from sketchy.analysis.operations import profile
 
 FIRST_STEPS = 3  # they allocate and fill the state
 REPEATS = 3  # timed steps of a round, after one that is not timed

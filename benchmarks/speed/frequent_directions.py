@@ -15,12 +15,13 @@ from functools import partial
 import torch
 import tyro
 from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from benchmarks.common.arguments import at_least
 from benchmarks.common.resumable import Sheet, show
-from benchmarks.common.timing import interleave, ratio
 from sketchy import FrequentDirections
+from sketchy.analysis.timing import interleave, ratio
 from sketchy.core import sketch
 from sketchy.core.linalg import gaussian
 from sketchy.experiments.mistakes import user_mistakes
@@ -107,7 +108,8 @@ def one_update(options: Options) -> Sheet:
     notes = []
     for power in (1.0, 2.0):
         spectrum = f"i^-{power:.0f}"
-        times = interleave(methods(power), rounds=options.rounds, title=f"one update, λ = {spectrum}")
+        rounds = track(range(options.rounds), f"one update, λ = {spectrum}", transient=True)
+        times = interleave(methods(power), rounds=rounds)
         for name, measured in times.items():
             lines.append((spectrum, name, str(measured), ratio(measured, times[ours])))
         lines.append(())
@@ -134,7 +136,8 @@ def growth(options: Options) -> Sheet:
             runs[str(size)] = lambda s=state, A=A, W=W: sketch.update(
                 s, A, beta2=0.99, solver="subspace", probes=W
             )
-        times = interleave(runs, rounds=max(3, options.rounds // 3), title=f"growth in {name}")
+        rounds = track(range(max(3, options.rounds // 3)), f"growth in {name}", transient=True)
+        times = interleave(runs, rounds=rounds)
         medians = [times[str(size)].median for size in sizes]
         milliseconds = ", ".join(f"{1e3 * median:.2f}" for median in medians)
         lines.append(
@@ -202,7 +205,7 @@ def streaming(options: Options) -> Sheet:
         "FrequentDirections subspace, blocks of 50": lambda: ours("subspace", batch),
         "scikit-learn IncrementalPCA, batches of 50": theirs,
     }
-    times = interleave(runs, rounds=3, repeats=1, title="streaming")
+    times = interleave(runs, rounds=track(range(3), "streaming", transient=True), repeats=1)
     lines = []
     first, largest = times[next(iter(times))], torch.linalg.matrix_norm(C, 2)
     for name, run in runs.items():

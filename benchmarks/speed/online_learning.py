@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 import tyro
 from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from benchmarks.common.arguments import at_least
 from benchmarks.common.resumable import Sheet, show
-from benchmarks.common.timing import Times, interleave, ratio
 from sketchy import oco
+from sketchy.analysis.timing import Times, interleave, ratio
 from sketchy.experiments import sweep, table
 from sketchy.experiments.data import Dataset, load
 from sketchy.experiments.mistakes import user_mistakes
@@ -93,7 +94,7 @@ def growth(options: Options) -> Sheet:
     y = torch.rand(rows, generator=g) > 0.5
     for name in sweep.PAPER_LEARNERS:
         runs = {str(d): player(name, X, y, *sweep.settings(name)) for d, X in streams.items()}
-        times = interleave(runs, rounds=options.rounds, repeats=1, title=name)
+        times = interleave(runs, rounds=track(range(options.rounds), name, transient=True), repeats=1)
         cells = [f"{1e3 * times[str(d)].median / rows:.2f}" for d in WIDTHS]
         lines.append((name, *cells, f"{exponent(WIDTHS, [times[str(d)].median for d in WIDTHS]):.2f}"))
     return {
@@ -117,7 +118,7 @@ def one_by_one(data: Dataset, options: Options) -> Sheet:
             "together": player(name, X, y, eta, delta),
             "apart": partial(_each, singles),
         }
-        times = interleave(runs, rounds=options.rounds, repeats=1, title=name)
+        times = interleave(runs, rounds=track(range(options.rounds), name, transient=True), repeats=1)
         extrapolated = Times([seconds * sweep.GRID_POINTS / count for seconds in times["apart"].rounds])
         lines.append((name, *_compared(extrapolated, times["together"])))
         together = [a + b for a, b in zip(together, times["together"].rounds, strict=True)]

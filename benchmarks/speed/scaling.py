@@ -20,7 +20,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common.arguments import at_least, known
-from benchmarks.common.markdown import table
 from benchmarks.common.process import keep_freed_memory, only_legal_instructions, pin
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import QUICK, RESULTS, load, save
@@ -30,6 +29,7 @@ from benchmarks.registry.problems import Gradients, Problem, matrix, transformer
 from benchmarks.speed.step_table import about
 from benchmarks.speed.step_time import Options as StepOptions
 from benchmarks.speed.step_time import TimedStep, timed_step
+from sketchy.analysis.markdown import table
 from sketchy.experiments import names
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.summary import ResultRow, exponent, quartiles

@@ -20,9 +20,9 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.common.arguments import at_least, positive
-from benchmarks.common.markdown import table
 from benchmarks.speed.accelerator_estimate import eigenproblem
 from sketchy import SketchyShampoo, SketchySOAP
+from sketchy.analysis.markdown import table
 from sketchy.analysis.memory import GROUPS, Weight
 from sketchy.analysis.traffic import Message, on_ranks
 from sketchy.analysis.weights import of_factory

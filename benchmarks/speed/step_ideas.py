@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 import tyro
+from rich.progress import track
 from torch import Tensor
 
 import sketchy
 from benchmarks.common.arguments import at_least
-from benchmarks.common.markdown import table
 from benchmarks.common.process import pin
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import RESULTS, load, save
-from benchmarks.common.timing import Times, interleave, ratio
 from benchmarks.speed.step_table import about
+from sketchy.analysis.markdown import table
+from sketchy.analysis.timing import Times, interleave, ratio
 from sketchy.core import linalg
 from sketchy.core.tasks import run
 from sketchy.core.tuned import panels, products
@@ -171,7 +172,7 @@ def ideas() -> list[Idea]:
 def measure(idea: Idea, rounds: int) -> dict[str, Any]:
     """CPU and wall seconds of both versions, by round."""
     runs = {"before": idea.before, "after": idea.after}
-    times = interleave(runs, rounds=rounds, title=idea.name)
+    times = interleave(runs, rounds=track(range(rounds), idea.name, transient=True))
     samples = {name: {"cpu": each.cpu, "wall": each.rounds} for name, each in times.items()}
     return {"idea": idea.name, "kept": idea.kept, "samples": samples}
 

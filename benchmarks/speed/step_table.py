@@ -8,8 +8,8 @@ from typing import Literal
 from rich import box
 from rich.table import Table
 
-from benchmarks.common.markdown import table
 from benchmarks.registry.problems import PROBLEMS
+from sketchy.analysis.markdown import table
 from sketchy.experiments import names
 from sketchy.experiments.summary import ResultRow, quartiles
 

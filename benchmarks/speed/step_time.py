@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.common.arguments import at_least, known, positive
-from benchmarks.common.operations import Profile, profile
 from benchmarks.common.process import at_most, keep_freed_memory, only_legal_instructions, pin
 from benchmarks.common.provenance import machine
 from benchmarks.common.results import QUICK, RESULTS, load, save
@@ -31,6 +30,7 @@ from benchmarks.registry.optimizers import OPTIMIZERS, build
 from benchmarks.registry.problems import PROBLEMS, Gradients, Named, Problem
 from benchmarks.speed import product_floor as floor
 from benchmarks.speed.step_table import FLOOR, PASS, checks, markdown, shown
+from sketchy.analysis.operations import Profile, profile
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.experiments.training import state_bytes
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.common.operations import profile
 from benchmarks.common.process import at_most
 from benchmarks.registry.optimizers import OPTIMIZERS, Entry, Several, build, package, vocabulary_aside
 from benchmarks.registry.problems import PROBLEMS, Gradients, resnet50
 from benchmarks.speed import product_floor, step_table, step_time
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from sketchy.analysis.operations import profile
 
 QUICK = step_time.Options(rounds=2, seconds=0.1, limit=20.0)
 

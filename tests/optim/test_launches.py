@@ -1,37 +1,17 @@
 """How many operations a step starts on an accelerator, counted on tensors without values."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import sketchy
+from sketchy.analysis.operations import Launches
 
 # of a small GPT with rank 64; lower them when a step gets better. The goal is 1,000.
 MOST = {"SketchySOAP": 2250, "SketchyShampoo": 1400}
 WIDTH, RANK = 768, 64
-
-
-class Launches(TorchDispatchMode):
-    """Counts operations that compute something: no views, and no new memory without values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = Counter[str]()
-
-    def __torch_dispatch__(
-        self, function: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name = function._schema.name.removeprefix("aten::")
-        results = [result.alias_info for result in function._schema.returns]
-        view = any(alias is not None and not alias.is_write for alias in results) or name == "_unsafe_view"
-        if not view and not name.startswith(("empty", "new_empty", "profiler::")):
-            self.found[name] += 1
-        return function(*args, **(kwargs or {}))
 
 
 def launches(kind: str, layers: int) -> Counter[str]:

@@ -1,1 +1,1 @@
-"""Tools to analyse training: the memory of optimizers, and the spectra of gradient covariances."""
+"""Tools to analyse training: memory, spectra, counts of operations, and a check of the device at hand."""
