@@ -1,6 +1,5 @@
 """Where a number comes from: code and machine."""
 
-import platform
 import subprocess
 import time
 import zlib
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from sketchy.analysis.doctor.machine import processor
 
 ROOT = Path(__file__).parents[2]
 CODE = ("src", "benchmarks/*.py")
@@ -28,12 +29,10 @@ def code() -> str:
 
 def machine() -> dict[str, Any]:
     """The fields that say where and with what a row was measured."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    processor = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
     return {
         "commit": commit(),
         "torch": torch.__version__,
-        "processor": processor or platform.processor(),
+        "processor": processor(),
         "date": time.strftime("%Y-%m-%d"),
     }
 

@@ -38,6 +38,9 @@ CASES = {
     "demo": Case(
         "--steps 2 --seeds 1 --rates 0.01 --rank 4 --out OUT", "--rank 1 --out OUT", "rank=1", "rows.jsonl"
     ),
+    "doctor": Case(
+        "--device cpu --quick --width 16 --rank 4 --out OUT", "--device no --out OUT", "'no'", "doctor.json"
+    ),
     "memory": Case("--shape 30x20 --json", "--shape 4*4", "shape='4*4'"),
     "sketch": Case("--ranks 4 --out OUT", "--ranks --out OUT", "ranks is empty", "rows.jsonl"),
     "spectra": Case("--steps 2 --every 2 --json --out OUT", "--task nope --out OUT", "no such task"),
