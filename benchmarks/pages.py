@@ -28,7 +28,9 @@ from benchmarks.speed import (
     step_time,
 )
 from sketchy import cli
+from sketchy.analysis.doctor import page as doctor
 from sketchy.experiments import quality
+from sketchy.files import read_object
 from sketchy.oco import LEARNERS
 from sketchy.optim import options
 from sketchy.optim.parts.grafts import RULES
@@ -92,6 +94,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "step time, short": lambda: step_table.users_markdown(_step_times(), "block"),
     "step time, block": lambda: step_table.problem_markdown(_step_times(), "block"),
     "targets": lambda: step_table.targets_markdown(_step_times()),
+    "doctor": lambda: doctor.markdown(read_object(RESULTS / "doctor.json", "checks", "steps")),
     "estimate": lambda: accelerator_estimate.Estimate(accelerator_estimate.Options()).markdown(),
     "sharded estimate": lambda: sharded_estimate.Estimate(sharded_estimate.Options()).markdown(),
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),

@@ -1,13 +1,14 @@
 """Estimate what a step costs on many devices, under FSDP2: bytes sent, arithmetic and time of each device.
 
     python -m benchmarks.speed.sharded_estimate [--rank L] [--devices 8 64 512] [--bandwidth B] [--rate R]
+        [--batch-ms T]
 
 Nothing is measured, and nothing was run on a GPU. Bytes and products of ours are those of the real step, run
 on meta tensors (`sketchy.analysis.traffic`). Beside it are FSDP2's own traffic, and two ways to give whole
-gradients to Muon: to all devices, or to owners. Bandwidth and flop rate are assumptions, and arguments.
+gradients to Muon: to all devices, or to owners. Bandwidth, flop rate and the time of a batch of
+eigenproblems are assumptions, and arguments.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,10 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.common.arguments import at_least, positive
-from benchmarks.speed.accelerator_estimate import eigenproblem
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.markdown import table
 from sketchy.analysis.memory import GROUPS, Weight
-from sketchy.analysis.traffic import Message, on_ranks
+from sketchy.analysis.traffic import Message, batches_on_ranks, on_ranks
 from sketchy.analysis.weights import of_factory
 from sketchy.experiments.mistakes import user_mistakes
 from sketchy.optim.engine import Engine
@@ -46,6 +46,8 @@ class Options:
     """Bytes per second that a device sends; 50e9 is a network link of 400 Gbit/s for each device."""
     rate: float = 200e12
     """Flops per second in matrix products; 200e12 is 40 % of an H100's peak in TF32."""
+    batch_ms: float = 2.0
+    """Milliseconds of one batch of eigenproblems, whose number hardly matters."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,17 @@ class Cost:
 
     sent: float = 0.0  # bytes
     flops: float = 0.0
-    problems: float = 0.0  # eigenproblems
+    batches: int = 0  # of eigenproblems
 
     def __add__(self, more: "Cost") -> "Cost":
-        return Cost(self.sent + more.sent, self.flops + more.flops, self.problems + more.problems)
+        return Cost(self.sent + more.sent, self.flops + more.flops, self.batches + more.batches)
 
-    def __mul__(self, times: float) -> "Cost":
-        return Cost(times * self.sent, times * self.flops, times * self.problems)
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(times * self.sent, times * self.flops, times * self.batches)
 
     def seconds(self, options: Options) -> float:
         """Sending, then arithmetic, then eigenproblems: nothing overlaps."""
-        small = math.ceil(self.problems) * eigenproblem(options.rank)
+        small = self.batches * options.batch_ms / 1e3
         return self.sent / options.bandwidth + self.flops / options.rate + small
 
 
@@ -85,11 +87,10 @@ class Products(TorchDispatchMode):
 
 @cache
 def ours(optimizer: type[Engine], weight: Weight, devices: int, rank: int) -> Cost:
-    """One weight: what a device sends, its products, and its share of the eigenproblems, two for a matrix."""
+    """One weight: what a device sends, and its products. Eigenproblems are counted for all weights."""
     with Products() as products:
         planned = on_ranks(optimizer, [weight], devices, rank=rank)
-    sketched = len(weight.sides) if weight.group == GROUPS[0] else 0
-    return Cost(planned.sent, products.flops, sketched / devices)
+    return Cost(planned.sent, products.flops)
 
 
 def gathered(weight: Weight, devices: int) -> Cost:
@@ -145,6 +146,9 @@ class Estimate:
                 found[kind.__name__] += cost * times
             found["gather to all"] += gathered(weight, devices) * times
             found["owners"] += owned(weight, devices) * times
+        for kind in OURS:
+            batches = batches_on_ranks(kind, Counter(matrices).elements(), devices, rank=self.options.rank)
+            found[kind.__name__] += Cost(batches=batches)
         return found
 
     def bytes_lines(self) -> Iterator[list[str]]:
@@ -182,11 +186,12 @@ class Estimate:
         return (
             "This is an estimate; nothing was run on a GPU. It is for one step, one device, and the matrices"
             f" that ours sketch, at rank {o.rank}. Assumed: a device sends {o.bandwidth / 1e9:g} GB/s and"
-            f" multiplies matrices with {o.rate / 1e12:g} Tflop/s; an eigenproblem takes"
-            f" {1e3 * eigenproblem(o.rank):g} ms, and each device solves its share; nothing overlaps. FSDP2"
-            " itself: two gathers of all weights in bfloat16, and gradients in float32. Gather to all,"
-            " owners: Muon with whole gradients, on all devices or on one each; owners have equal loads, also"
-            " if there are fewer matrices than devices. In bfloat16 their products would take about half the"
+            f" multiplies matrices with {o.rate / 1e12:g} Tflop/s; a batch of eigenproblems takes"
+            f" {o.batch_ms:g} ms (torch 2.12 or newer; each wave of weights has one, and each device solves"
+            " its share of it); nothing overlaps. FSDP2 itself: two gathers of all weights in bfloat16, and"
+            " gradients in float32. Gather to all, owners: Muon with whole gradients, on all devices or on"
+            " one each; owners have equal loads, also if there are fewer matrices than devices. In bfloat16"
+            " their products would take about half the"
             " time. Not included: latency, passes over memory, embeddings and vectors. Ours send least below"
             f" this number of devices, and owners above: {where}."
         )
@@ -211,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = tyro.cli(Options, prog="python -m benchmarks.speed.sharded_estimate", args=arguments)
     with user_mistakes("benchmarks.speed.sharded_estimate"):
         at_least(2, rank=options.rank, devices=min(options.devices, default=0))
-        positive(bandwidth=options.bandwidth, rate=options.rate)
+        positive(bandwidth=options.bandwidth, rate=options.rate, batch_ms=options.batch_ms)
     estimate = Estimate(options)
     console = Console(width=120)
     for columns, lines in estimate.tables():

@@ -32,7 +32,9 @@ def test_traffic_grows_with_the_weights(kind: type[torch.optim.Optimizer]) -> No
 def test_the_table_has_both_devices_and_what_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     accelerator_estimate.main(["--width", "256", "--layers", "2"])
     printed = " ".join(capsys.readouterr().out.split())
-    assert all(word in printed for word in ("A100", "H100", "SketchySOAP", "each of 16 eigen", "launches"))
+    assert all(
+        word in printed for word in ("A100", "H100", "SketchySOAP", "batches of eigenproblems", "launches")
+    )
 
 
 @pytest.mark.parametrize("options", [{"rank": 1}, {"width": 8}, {"layers": 0}, {"tokens": -5}], ids=str)
@@ -45,3 +47,25 @@ def test_sizes_that_cannot_be_are_refused(
         )
     assert stop.value.code == 2
     assert "must be at least" in capsys.readouterr().err
+
+
+def test_every_assumption_is_an_argument_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, object] = {"width": 128, "layers": 1, "rank": 8, "tokens": 64}
+
+    def ratios(**changed: object) -> list[float]:
+        estimate = accelerator_estimate.Estimate(accelerator_estimate.Options(**options | changed))
+        return [float(line[2]) for line in estimate.lines()]
+
+    usual = ratios()
+    assert ratios(batch_ms=1000.0) > usual and ratios(launch_us=1e6) > usual
+    assert ratios(training=1.0) > usual
+    assert len(ratios(devices=("mine",), bandwidth=(1e12,), fp32=(1e13,), tf32=(1e14,), bf16=(2e14,))) == 2
+    with pytest.raises(SystemExit):
+        accelerator_estimate.main(["--devices", "mine"])
+    assert "bandwidth: 2 numbers for 1 devices" in capsys.readouterr().err
+
+
+def test_a_batch_of_eigenproblems_serves_all_layers() -> None:
+    shapes = [(96, 64), (64, 64)]
+    one, four = (accelerator_estimate.traffic(SketchySOAP, shapes, layers, 16).batches for layers in (1, 4))
+    assert one == four <= len(shapes)

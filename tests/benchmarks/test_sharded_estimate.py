@@ -9,7 +9,7 @@ from benchmarks.speed.sharded_estimate import OURS, Cost, Options, Products, fsd
 
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.memory import Weight
-from sketchy.analysis.traffic import on_ranks
+from sketchy.analysis.traffic import batches_on_ranks, on_ranks
 from sketchy.optim.engine import Engine
 
 
@@ -48,6 +48,19 @@ def test_products_are_counted_and_those_along_the_rows_are_divided() -> None:
         assert flops == pytest.approx(products * 16 * weight.count, rel=0.1), kind
 
 
+def test_batches_are_those_of_a_step() -> None:
+    """On two ranks, a wave holds many small weights, and a batch serves all of them."""
+    weights = [Weight((300, 200), path="sketch")] * 3 + [Weight((200, 500), path="sketch")] * 2
+    assert batches_on_ranks(SketchySOAP, weights, 2, rank=16) == 1
+    assert batches_on_ranks(SketchySOAP, [Weight((300,), path="adam")], 2, rank=16) == 0
+    large = [Weight((8192, 8192), path="sketch")] * 4
+    assert (
+        batches_on_ranks(SketchyShampoo, large, 2, rank=16)
+        == 4
+        >= batches_on_ranks(SketchyShampoo, large, 64, rank=16)
+    )
+
+
 def test_others_send_whole_gradients() -> None:
     weight = Weight((4096, 4096), path="sketch")
     assert gathered(weight, 8).sent == weight.bytes * 7 / 8
@@ -57,12 +70,14 @@ def test_others_send_whole_gradients() -> None:
 
 
 def test_time_is_that_of_bytes_products_and_eigenproblems() -> None:
-    options = Options(rank=64, bandwidth=1e9, rate=1e12)
-    assert Cost(sent=2e9, flops=3e12, problems=1.5).seconds(options) == pytest.approx(2 + 3 + 2 * 1e-3)
+    options = Options(bandwidth=1e9, rate=1e12, batch_ms=1)
+    assert Cost(sent=2e9, flops=3e12, batches=2).seconds(options) == pytest.approx(2 + 3 + 2 * 1e-3)
 
 
 @pytest.mark.parametrize(
-    "words", [["--rank", "1"], ["--devices", "1", "8"], ["--bandwidth", "0"], ["--rate", "-1"]], ids=str
+    "words",
+    [["--rank", "1"], ["--devices", "1", "8"], ["--bandwidth", "0"], ["--rate", "-1"], ["--batch-ms", "0"]],
+    ids=str,
 )
 def test_assumptions_that_cannot_be_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

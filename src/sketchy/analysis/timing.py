@@ -37,7 +37,6 @@ def clock_of(device: torch.device) -> Clock:
     """The clock for work on a device: events on CUDA; elsewhere wall time until the device has finished."""
     if device.type == "cpu":
         return wall
-    module = torch.get_device_module(device)
 
     def events(run: Callable[[], object]) -> tuple[float, float]:
         with torch.cuda.device(device):
@@ -52,11 +51,11 @@ def clock_of(device: torch.device) -> Clock:
         return start.elapsed_time(end) / 1e3, spent
 
     def until_finished(run: Callable[[], object]) -> tuple[float, float]:
-        module.synchronize()
+        torch.accelerator.synchronize(device)
         start = time.perf_counter(), time.process_time()
         run()
         spent = time.process_time() - start[1]
-        module.synchronize()
+        torch.accelerator.synchronize(device)
         return time.perf_counter() - start[0], spent
 
     return events if device.type == "cuda" else until_finished

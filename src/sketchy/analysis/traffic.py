@@ -141,6 +141,18 @@ def on_ranks(
     return OnRanks(sizes[0], sizes[1], tuple(messages), reasons.total(), dict(reasons))
 
 
+def batches_on_ranks(
+    optimizer: type[Engine], weights: Iterable[Weight], shards: int, *, axis: int = 0, **options: Any
+) -> int:
+    """The batches of eigenproblems of one step: one for each wave with a weight that is sketched."""
+    given = inspect.signature(optimizer).bind((), **options)
+    given.apply_defaults()
+    group = check(given.arguments, "")
+    counts, mesh = Counter(weights), Mesh(shards)
+    sharded = {w: _sharding(optimizer, w, mesh, axis, group) for w in counts if w.count}
+    return sum(any(sharded[w].plan.axes for w in wave) for wave in _waves(sharded, counts, group))
+
+
 def _sharding(
     optimizer: type[Engine], weight: Weight, mesh: Mesh, axis: int, group: Mapping[str, Any]
 ) -> Sharding:
@@ -153,19 +165,9 @@ def _messages(
 ) -> list[Message]:
     """The collectives of one step on the first rank, whose parts are the largest."""
     sharded = {w: _sharding(optimizer, w, mesh, axis, group) for w in counts if w.count}
-    stacks: list[Stack] = []
-    kinds: dict[int, Weight] = {}
-    for weight, shards in sharded.items():
-        kinds[id(shards.place)] = weight
-        most = stack_limit(shards.plan, META, group)
-        for first in range(0, counts[weight], most):
-            stacks.append(_stack(weight, shards, min(most, counts[weight] - first), group))
     found: list[Message] = []
     known: dict[Any, list[Message]] = {}  # most waves are alike
-    for wave in waves(stacks):
-        together = Counter[Weight]()
-        for stack in wave:
-            together[kinds[id(stack.place)]] += len(stack.params)
+    for together in _waves(sharded, counts, group):
         key = frozenset(together.items())
         if key not in known:
             # in a wave, several stacks of one kind send the same as one long stack
@@ -175,6 +177,26 @@ def _messages(
             known[key] = [Message(*note) for note in mesh.notes]
             mesh.notes.clear()
         found += known[key]
+    return found
+
+
+def _waves(
+    sharded: Mapping[Weight, Sharding], counts: Mapping[Weight, int], group: Mapping[str, Any]
+) -> list[Counter[Weight]]:
+    """The weights of each wave of a step."""
+    stacks: list[Stack] = []
+    kinds: dict[int, Weight] = {}
+    for weight, shards in sharded.items():
+        kinds[id(shards.place)] = weight
+        most = stack_limit(shards.plan, META, group)
+        for first in range(0, counts[weight], most):
+            stacks.append(_stack(weight, shards, min(most, counts[weight] - first), group))
+    found = []
+    for wave in waves(stacks):
+        together = Counter[Weight]()
+        for stack in wave:
+            together[kinds[id(stack.place)]] += len(stack.params)
+        found.append(together)
     return found
 
 
