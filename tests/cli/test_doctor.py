@@ -1,6 +1,7 @@
 """`sketchy doctor`: it finds what is wrong on a device, and says what is right; no test looks at a time."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 pytest.importorskip("tyro")
 
+from core.test_matmul_precision import RoundedProducts
 from sketchy.analysis import operations
 from sketchy.analysis.doctor import blocks, cases, checks, machine, page, steps
 from sketchy.analysis.timing import clock_of, interleave
@@ -133,9 +135,20 @@ def test_an_error_of_the_device_is_a_result(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(page.failures(found)) == 3
 
 
-def test_bounds_are_tight_enough_to_see_the_digits_of_tf32() -> None:
-    truth = checks.Truth(SHAMPOO, EFFORT)
-    assert truth.rounding(torch.float32) + truth.moved < 2**-11
+def test_products_in_tf32_are_seen_as_wrong_and_are_not_judged_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = SketchyShampoo.step
+
+    def step(self: Engine, closure: Any = None) -> Any:
+        with nullcontext() if tasks._READABLE else RoundedProducts():
+            return right(self, closure)
+
+    monkeypatch.setattr(SketchyShampoo, "step", step)
+    row, _ = checks.check(SHAMPOO, CPU, EFFORT)
+    assert row.failed == ["cpu", "float64"]
+    row, _ = checks.check(cases.TF32[0], CPU, EFFORT)
+    assert not row.failed and row.allowed and row.float64 and row.float64 < row.allowed
 
 
 def test_few_bits_and_every_kind_of_optimizer_are_checked() -> None:

@@ -14,7 +14,7 @@ from inspect import signature
 
 from sketchy.cli.mistakes import last_words
 
-COMMANDS = ("demo", "doctor", "memory", "sketch", "spectra", "oco", "counterexample", "bench", "report")
+COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "doctor", "bench", "report")
 
 HELP = """\
 usage: sketchy COMMAND [options]

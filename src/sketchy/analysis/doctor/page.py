@@ -66,7 +66,7 @@ def _checks(found: Mapping[str, Any]) -> Iterator[list[str]]:
                 cells.append({True: "yes", False: "no", None: "-"}[value] + mark)
             else:
                 cells.append(("not finite" if value is None and mark else _short(value)) + mark)
-        verdict = row["error"] or ("failed" if row["failed"] else "ok")
+        verdict = row["error"] or ("failed" if row["failed"] else "ok" if row["judged"] else "not judged")
         yield [*cells, _short(row["allowed"]), verdict]
 
 
