@@ -1,4 +1,11 @@
-"""Mutants that change no result, with the reason: by file, and by the line with its ⟦change⟧."""
+"""Mutants that change no result, with the reason: by file, and by the line with its ⟦change⟧.
+
+A line without a ⟦change⟧ stands for all its mutants.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from mutant_changes import Mutant
 
 # ruff: noqa: E501 - lines of code are quoted whole
 
@@ -87,3 +94,15 @@ SAME: dict[str, dict[str, str]] = {
         'stack.own("turn"), list(good.long().unbind()) if good is not None ⟦and → or⟧ known else 1': "the same on a CPU; on an accelerator it would wait for the device",
     },
 }
+
+
+def is_same(mutant: Mutant) -> bool:
+    """Whether the mutant is listed."""
+    listed = SAME.get(mutant.file, {})
+    return mutant.change in listed or mutant.unchanged in listed
+
+
+def outdated(mutants: Iterable[Mutant]) -> Iterator[str]:
+    """What is listed and not among all ``mutants``, because the code has changed."""
+    found = {(m.file, text) for m in mutants for text in (m.change, m.unchanged)}
+    yield from (f"{file}: {text}" for file, own in SAME.items() for text in own if (file, text) not in found)
