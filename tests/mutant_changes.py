@@ -1,6 +1,7 @@
 """The mutants of a file: one operator, comparison, constant or min/max is changed at a time."""
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,11 @@ class Mutant:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.change}"
+
+    @property
+    def unchanged(self) -> str:
+        """The line without the change."""
+        return re.sub("⟦(.*) → .*⟧", r"\1", self.change)
 
     def source(self, tree: Path) -> bytes:
         """The file with this change."""

@@ -1,4 +1,11 @@
-"""Mutants that change no result, with the reason: by file, and by the line with its ⟦change⟧."""
+"""Mutants that change no result, with the reason: by file, and by the line with its ⟦change⟧.
+
+A line without a ⟦change⟧ stands for all its mutants.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from mutant_changes import Mutant
 
 # ruff: noqa: E501 - lines of code are quoted whole
 
@@ -26,21 +33,18 @@ SAME: dict[str, dict[str, str]] = {
         "_UNEQUAL = ⟦1e-8 → 4e-08⟧": _TUNING,
         "_GRADED = ⟦10.0 → 40.0⟧": _TUNING,
         "return left_singular(T, T.shape[⟦- → ⟧1])": "T has no more than l singular vectors, so d gives them all",
-        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d ** ⟦0.5 → 2.0⟧, spreads[0])": "its length does not count: it is made orthonormal",
-        "noise = part((yield Scattered(scattered, (U,), dim=d)) ⟦/ → *⟧ d ** 0.5, spreads[0])": "its length does not count: it is made orthonormal",
-        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d ⟦** → *⟧ 0.5, spreads[0])": "its length does not count: it is made orthonormal",
-    },
-    "src/sketchy/core/moments.py": {
-        "return (row_energy(as_matrix(x)).sqrt() * a).square().sum(⟦- → ⟧1).sqrt()": _LAST,
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d**⟦0.5 → 2.0⟧, spreads[0])": "its length does not count: it is made orthonormal",
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) ⟦/ → *⟧ d**0.5, spreads[0])": "its length does not count: it is made orthonormal",
+        "noise = part((yield Scattered(scattered, (U,), dim=d)) / d⟦** → *⟧0.5, spreads[0])": "its length does not count: it is made orthonormal",
     },
     "src/sketchy/core/polar.py": {
         "X = X.div_(like(torch.where(length > 0, length, ⟦1.0 → 4.0⟧), X))": _NOTHING,
         "P = P / like(torch.where(size > 0, size, ⟦1.0 → 4.0⟧), P)": _NOTHING,
-        "wide = X if X.shape[-2] ⟦<= → <⟧ X.shape[-1] else X.mT": _BOTH_WAYS,
-        "wide = X if X.shape[⟦- → ⟧2] <= X.shape[-1] else X.mT": _BOTH_WAYS,
-        "wide = X if X.shape[-⟦2 → 3⟧] <= X.shape[-1] else X.mT": _BOTH_WAYS,
-        "wide = X if X.shape[-2] <= X.shape[⟦- → ⟧1] else X.mT": _BOTH_WAYS,
-        "wide = X if X.shape[-2] <= X.shape[-⟦1 → 2⟧] else X.mT": _BOTH_WAYS,
+        "tall = rows is not None or (columns is None and X.shape[-2] ⟦> → >=⟧ X.shape[-1])": _BOTH_WAYS,
+        "tall = rows is not None or (columns is None and X.shape[⟦- → ⟧2] > X.shape[-1])": _BOTH_WAYS,
+        "tall = rows is not None or (columns is None and X.shape[-⟦2 → 3⟧] > X.shape[-1])": _BOTH_WAYS,
+        "tall = rows is not None or (columns is None and X.shape[-2] > X.shape[⟦- → ⟧1])": _BOTH_WAYS,
+        "tall = rows is not None or (columns is None and X.shape[-2] > X.shape[-⟦1 → 2⟧])": _BOTH_WAYS,
         "P = q @ P @ q if step ⟦< → <=⟧ steps - 1 else P": "the last P is not used",
         "P = q @ P @ q if step < steps ⟦- → +⟧ 1 else P": "the last P is not used",
         "return new.reshape(direction.shape), scale * torch.where(found > 0, length / found, ⟦0.0 → 1.0⟧)": _NOTHING,
@@ -87,6 +91,18 @@ SAME: dict[str, dict[str, str]] = {
         "return ⟦1.0 → 4.0⟧": "moments with a decay of 1 or more are sums",
     },
     "src/sketchy/optim/parts/sketches.py": {
-        'stack.own("turn"), list(good.float().unbind()) if good is not None ⟦and → or⟧ known else 1.0': "the same on a CPU; on an accelerator it would wait for the device",
+        'stack.own("turn"), list(good.long().unbind()) if good is not None ⟦and → or⟧ known else 1': "the same on a CPU; on an accelerator it would wait for the device",
     },
 }
+
+
+def is_same(mutant: Mutant) -> bool:
+    """Whether the mutant is listed."""
+    listed = SAME.get(mutant.file, {})
+    return mutant.change in listed or mutant.unchanged in listed
+
+
+def outdated(mutants: Iterable[Mutant]) -> Iterator[str]:
+    """What is listed and not among all ``mutants``, because the code has changed."""
+    found = {(m.file, text) for m in mutants for text in (m.change, m.unchanged)}
+    yield from (f"{file}: {text}" for file, own in SAME.items() for text in own if (file, text) not in found)

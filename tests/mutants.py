@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mutant_changes import Mutant, mutants_of
-from mutant_equivalents import SAME
+from mutant_equivalents import is_same, outdated
 from mutant_runs import Runs, copied, session
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +37,8 @@ TESTS = [
     *("tests/oco/test_every_learner.py", "tests/oco/test_regret_bounds.py"),
     *(f"tests/optim/test_{name}.py" for name in (
         "bad_gradients", "descend", "equalities", "every_optimizer", "few_bits", "grafts", "lengths",
-        "new_parts", "no_device_reads", "precision", "silence", "stored_certificates", "unseen_directions",
-        "update_every",
+        "new_parts", "no_device_reads", "precision", "sharded_in_threads", "silence", "stored_certificates",
+        "unseen_directions", "update_every",
     )),
     *(f"src/sketchy/{name}.py" for name in ("core/bounds", "core/regret", "frequent_directions")),
 ]  # fmt: skip
@@ -54,13 +54,13 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="repeat the survivors of earlier runs")
     options = parser.parse_args(words)
     group_of = {file: group for group, patterns in GROUPS.items() for file in _files(patterns)}
-    mutants = [mutant for file in options.files or group_of for mutant in mutants_of(ROOT, file)]
+    every = {file: mutants_of(ROOT, file) for file in group_of}
+    if gone := list(outdated(mutant for own in every.values() for mutant in own)):
+        raise SystemExit("mutants that are listed as equivalent, and no longer exist:\n" + "\n".join(gone))
+    mutants = [mutant for file in options.files or every for mutant in every[file]]
     mutants.sort(key=lambda mutant: random.Random(f"{options.seed} {mutant.file} {mutant.change}").random())
     mutants = mutants[: options.sample]  # at random, and the same ones when other lines change
-    for file, reasons in SAME.items():
-        if gone := reasons.keys() - {mutant.change for mutant in mutants_of(ROOT, file)}:
-            raise SystemExit(f"{file} has no longer the equivalent mutants {sorted(gone)}")
-    same = [mutant for mutant in mutants if mutant.change in SAME.get(mutant.file, {})]
+    same = [mutant for mutant in mutants if is_same(mutant)]
     rest = [mutant for mutant in mutants if mutant not in set(same)]
     found = _results(rest, options)
     for mutant, killer in found.items():

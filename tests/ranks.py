@@ -1,6 +1,7 @@
-"""Run a function on several ranks: processes on this machine, connected by gloo."""
+"""Run a function on several ranks: processes on this machine joined by gloo, or threads of one process."""
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -30,8 +31,45 @@ def _work(rank: int, world: int, folder: str, function: Callable[..., None], arg
     distributed.destroy_process_group()
 
 
-def layouts(world: int) -> Iterator[tuple[str, Any, list[Any]]]:
-    """(name, mesh, placements of a matrix) for 2 or 4 ranks."""
+def on_threads(world: int, function: Callable[..., None], *arguments: Any) -> None:
+    """`on_ranks` with threads of this process, by torch's own process group for tests.
+
+    It starts at once, and code that was replaced in this process (`mutants.py`) stays so. But threads share
+    what torch caches, and no memory of theirs is apart.
+    """
+    from torch.testing._internal.distributed import multi_threaded_pg as threaded
+
+    store, errors = distributed.HashStore(), list[BaseException]()
+
+    def work(rank: int) -> None:
+        distributed.init_process_group("threaded", rank=rank, world_size=world, store=store)
+        try:
+            function(*arguments)
+        except BaseException as error:
+            errors.append(error)
+            threaded.ProcessLocalGroup.exception_handle(error)  # ends the others, which wait
+        finally:
+            distributed.destroy_process_group()
+
+    isolated = torch._C._distributed_c10d._set_thread_isolation_mode
+    isolated(True)
+    threaded._install_threaded_pg()
+    try:
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        threaded.ProcessLocalGroup.reset()
+    finally:
+        threaded._uninstall_threaded_pg()
+        isolated(False)
+    if errors:
+        raise errors[0]
+
+
+def layouts(world: int, *, strided: bool = True) -> Iterator[tuple[str, Any, list[Any]]]:
+    """(name, mesh, placements of a matrix) for 2 or 4 ranks, with or without those in strides."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -43,4 +81,5 @@ def layouts(world: int) -> Iterator[tuple[str, Any, list[Any]]]:
         square = init_device_mesh("cpu", (2, 2))
         yield "HSDP", square, [Replicate(), Shard(0)]
         yield "rows and columns", square, [Shard(0), Shard(1)]
+    if world == 4 and strided:
         yield "strided rows", square, [_StridedShard(0, split_factor=2), Shard(0)]

@@ -2,189 +2,33 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from sharded import KINDS, SHAMPOO, SOAP, Setup, check_layouts, expected
 
-import sketchy
-from ranks import layouts, on_ranks
-
-F64 = torch.float64
-LR = 0.01
-# uneven parts, ranks without rows (3 x 11 on four), axes shorter and longer than the rank, a vector, a stack
-SHAPES = [(13, 10), (7, 5), (3, 11), (9,), (16, 6), (3, 7, 4)]
-SHAMPOO: list[tuple[str, dict[str, Any]]] = [
-    ("SketchyShampoo", {"rank": 3}),
-    ("SketchyShampoo", {"rank": 8, "graft": "factored", "update_every": 3}),
-    ("SketchyShampoo", {"rank": 3, "graft": "rmsprop_normalized", "whiten": True, "row_norm": 0.9}),
-    ("SketchyShampoo", {"rank": 3, "graft": "sgd", "one_sided": True, "start_step": 3}),
-    ("SketchyShampoo", {"rank": 3, "graft": "adagrad", "betas": (0.9, 1.0), "nesterov": True}),
-    ("SketchyShampoo", {"rank": 3, "graft": "adagrad_normalized", "update_every": 2}),
-    ("SketchyShampoo", {"rank": 3, "graft": "rmsprop", "one_sided": True}),
-    ("SketchyShampoo", {"rank": 3, "graft": "rows", "precondition_1d": True}),
-    ("SketchyShampoo", {"rank": 3, "graft": "own", "start_step": 4}),
-    ("SketchyShampoo", {"rank": 3, "graft": None}),
-    ("SketchyShampoo", {"rank": 3, "block_size": 6}),
-    ("SketchyShampoo", {"rank": 3, "solver": "exact"}),
-    ("SketchyShampoo", {"rank": 3, "stacked": True}),
-    ("Shampoo", {}),
-    ("SketchyAdagrad", {"rank": 4}),
-]
-SOAP: list[tuple[str, dict[str, Any]]] = [
-    ("SketchySOAP", {"rank": 3}),
-    ("SketchySOAP", {"rank": 64}),
-    ("SketchySOAP", {"rank": 3, "polar": 2, "update_every": 2, "weight_decay": 0.1}),
-    ("SketchySOAP", {"rank": 2, "momentum_dtype": "int8", "graft": None}),
-    ("SketchySOAP", {"rank": 2, "momentum_dtype": "int4"}),
-    ("SketchySOAP", {"rank": 2, "momentum_dtype": "int8", "adam_dtype": "int8", "stacked": True}),
-    ("SketchySOAP", {"rank": 2, "sketch_dtype": "bfloat16"}),
-    ("SketchySOAP", {"rank": 3, "one_sided": True, "momentum_dtype": "bfloat16", "graft": "factored"}),
-]
-
-KINDS = ("plain", "troubled", "low rank", "extreme")
+from ranks import on_ranks
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a run does, apart from where its weights lie."""
-
-    name: str
-    options: Mapping[str, Any]
-    kind: str = "plain"
-    steps: int = 8
-    dtype: torch.dtype = F64
-
-    @property
-    def scales(self) -> Iterator[float]:
-        """Of the gradients of each weight, if they are extreme."""
-        return cycle((1e-20, 1e20) if self.kind == "extreme" else (1.0,))
-
-    def stream(self) -> Iterator[list[Tensor]]:
-        """The gradients of each step, as whole tensors."""
-        generator = torch.Generator().manual_seed(0)
-        for step in range(self.steps):
-            grads = [torch.randn(shape, generator=generator, dtype=F64) for shape in SHAPES]
-            if self.kind == "low rank":
-                grads = [g[:, :1] @ g[:1] if g.dim() == 2 else g for g in grads]
-            elif self.kind == "troubled" and step % 3 == 1:  # NaN on one rank only, and zeros
-                grads[0][-1, -1], grads[1] = torch.nan, torch.zeros_like(grads[1])
-            yield [(scale * g).to(self.dtype) for g, scale in zip(grads, self.scales, strict=False)]
-
-
-def train(
-    setup: Setup, place: tuple[Any, list[Any]] | None = None, noise: int = 0, split: Any = None
-) -> tuple[list[Tensor], Any]:
-    """The weights after some steps, as whole tensors, and the optimizer.
-
-    ``noise``: a seed; gradients are multiplied by 1 + eps times random signs. ``split``: a mesh of replicas.
-    """
-    generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(shape, generator=generator, dtype=F64).to(setup.dtype) for shape in SHAPES]
-    params = [torch.nn.Parameter(sharded(w, place)) for w in weights]
-    options = {**setup.options} if split is None else {**setup.options, "split": split}
-    optimizer = getattr(sketchy, setup.name)(params, lr=LR, **options)
-    signs, eps = torch.Generator().manual_seed(noise), torch.finfo(setup.dtype).eps
-    for grads in setup.stream():
-        for p, grad in zip(params, grads, strict=True):
-            if noise:
-                grad = grad * (1 + eps * torch.randn(grad.shape, generator=signs, dtype=grad.dtype).sign())
-            p.grad = sharded(grad, place)
-        optimizer.step()
-    return [whole(p.detach()) for p in params], optimizer
-
-
-def sharded(x: Tensor, place: tuple[Any, list[Any]] | None) -> Tensor:
-    if place is None:
-        return x
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    mesh, placements = place
-    own = [Replicate() if getattr(q, "dim", 0) >= x.dim() else q for q in placements]
-    return distribute_tensor(x, mesh, own, src_data_rank=None)
-
-
-def whole(x: Any) -> Tensor:
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
-
-
-def distance(one: list[Tensor], other: list[Tensor]) -> float:
-    """The largest difference, relative to the largest entry of the weight if that is above 1.
-
-    (Steps are as long as the gradients, up to 1e20, with graft="sgd".)
-    """
-    pairs = zip(one, other, strict=True)
-    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1)) for a, b in pairs)
-
-
-def bound(setup: Setup, one: list[Tensor]) -> float:
-    """How far other layouts may be from one process.
-
-    SketchyShampoo: rounding of the weights. SketchySOAP amplifies rounding where moments are small, and so do
-    all in float32: ten times what one rounding of the gradients does to one process. Also, rounding decides
-    about entries at SketchySOAP's threshold for noise, 128 eps of the largest: divided by the option eps,
-    1e-7, they are in a step or not. Allow for ten.
-    """
-    eps = torch.finfo(setup.dtype).eps
-    rounding = 5e3 * eps  # 1e-12 in float64
-    if setup.name != "SketchySOAP" and setup.dtype == F64:
-        return rounding
-    threshold = 10 * LR * 128 * eps / 1e-7 if setup.name == "SketchySOAP" and setup.dtype == F64 else 0.0
-    moved = (train(setup, noise=seed)[0] for seed in (1, 2, 3))
-    return rounding + threshold + 10 * max(distance(one, other) for other in moved)
-
-
-def check_layouts(world: int, setups: list[Setup]) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    replicas = init_device_mesh("cpu", (world,))
-    for setup in setups:
-        one, _ = train(setup)
-        most = bound(setup, one)
-        for layout, *place in [*layouts(world), ("replicas", None, None)]:
-            if layout == "replicas":
-                found, optimizer = train(setup, split=replicas)
-            else:
-                found, optimizer = train(setup, tuple(place))
-            assert distance(one, found) <= most, (setup, layout, distance(one, found), most)
-            assert_replicas_agree(optimizer, (setup, layout))
-
-
-def assert_replicas_agree(optimizer: Any, case: Any) -> None:
-    """Plain tensors of the state are the same to the bit on all ranks."""
-    from torch import distributed
-
-    own = [
-        {name: value for name, value in optimizer.state[p].items() if not hasattr(value, "full_tensor")}
-        for group in optimizer.param_groups
-        for p in group["params"]
-    ]
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, own)
-    for other in found:
-        for mine, theirs in zip(own, other, strict=True):
-            assert mine.keys() == theirs.keys(), case
-            for name in mine:
-                assert torch.equal(mine[name], theirs[name]), (case, name)
+def compare(world: int, setups: list[Setup]) -> None:
+    """All layouts on so many ranks take the steps of one process."""
+    on_ranks(world, check_layouts, world, list(map(expected, setups)))
 
 
 def test_two_ranks_take_the_steps_of_one_process() -> None:
     setups = [Setup(*SHAMPOO[0], "troubled"), Setup(*SHAMPOO[1], "troubled"), Setup(*SOAP[0])]
-    on_ranks(2, check_layouts, 2, setups)
+    compare(2, setups)
 
 
 def test_four_ranks_take_the_steps_of_one_process() -> None:
-    on_ranks(4, check_layouts, 4, [Setup(*SOAP[0], steps=4)])
+    compare(4, [Setup(*SOAP[0], steps=4)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_twenty_steps_with_all_options_on_two_ranks(kind: str) -> None:
-    on_ranks(2, check_layouts, 2, [Setup(*case, kind, steps=20) for case in SHAMPOO + SOAP])
+    compare(2, [Setup(*case, kind, steps=20) for case in SHAMPOO + SOAP])
 
 
 @pytest.mark.slow
@@ -192,7 +36,7 @@ def test_twenty_steps_with_all_options_on_four_ranks() -> None:
     """Kinds of gradients take turns, and the default options see all of them."""
     turns = [Setup(*case, kind, steps=20) for case, kind in zip(SHAMPOO + SOAP, cycle(KINDS), strict=False)]
     usual = [Setup(*case, kind, steps=20) for case in (SHAMPOO[0], SOAP[0]) for kind in KINDS]
-    on_ranks(4, check_layouts, 4, [*turns, *usual])
+    compare(4, [*turns, *usual])
 
 
 @pytest.mark.slow
@@ -200,7 +44,7 @@ def test_twenty_steps_with_all_options_on_four_ranks() -> None:
 def test_twenty_steps_in_float32(world: int) -> None:
     cases = [SHAMPOO[0], SHAMPOO[1], SOAP[0], SOAP[1]]
     setups = [Setup(*case, kind, 20, torch.float32) for case in cases for kind in ("plain", "troubled")]
-    on_ranks(world, check_layouts, world, setups)
+    compare(world, setups)
 
 
 def test_the_package_does_not_import_distributed_tensors() -> None:
