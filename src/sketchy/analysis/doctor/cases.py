@@ -58,8 +58,8 @@ CASES = (
         "SketchyAdagrad", "SketchyAdagrad", {"lr": 1.0, "rank": RANK}, change=ROUNDINGS * EPS * _LONGEST**0.5
     ),
 )
-# With torch.set_float32_matmul_precision("high"), a product rounds its factors to 11 bits. These are shown, but
-# not judged: in simulated TF32, SketchySOAP amplifies it in weights with an axis shorter than the rank.
+# With torch.set_float32_matmul_precision("high"), a product rounds its factors to 11 bits. Shown, but not
+# judged: in simulated TF32, SketchySOAP amplifies it in weights with an axis shorter than the rank.
 TF32 = tuple(
     Case(
         f"{kind}, TF32", kind, {"lr": 0.01, "rank": RANK}, change=10 * 2**-11, precision="high", judged=False
