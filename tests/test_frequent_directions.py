@@ -1,5 +1,7 @@
 """The public object: streaming, buffering, certificates, merging."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from cases import DECAYS, F32, F64, SOLVERS, covariance, stream
 from checks import assert_close, assert_psd_leq, dense, feed, norm, same
-from sketchy import FrequentDirections
+from sketchy import FrequentDirections, frequent_directions
 from sketchy.core import sketch as core
 
 # -- streaming -------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overf
     fd.update(torch.full((4, 2), 1e140, dtype=F64))
     assert_close(fd.dense() / 1e280, 2 * torch.ones(4, 4, dtype=F64), scale=1, tolerance=1e-12)
     with pytest.raises(ValueError, match=r"A has entries above 1e\+150"):
-        fd.update(torch.full((4,), 1e160, dtype=F64))
+        fd.update(torch.tensor([0.0, 0.0, -1e160, 1.0], dtype=F64))
 
 
 @given(
@@ -247,6 +249,7 @@ def test_the_looser_the_failure_probability_the_smaller_the_bound():
         for p in (1e-12, 1e-6, 1e-2)
     }
     assert bound[1e-12] > bound[1e-6] > bound[1e-2]
+    assert FrequentDirections(40, 8).failure_probability == 1e-6
 
 
 def test_without_probes_the_bound_is_by_traces_and_the_seed_does_not_count():
@@ -302,3 +305,33 @@ def test_merge_refuses_what_does_not_fit(other):
         FrequentDirections(8, 4).merge(other)
     with pytest.raises(TypeError, match="FrequentDirections"):
         FrequentDirections(8, 4).merge("sketch")
+
+
+def on_two_ranks(monkeypatch, first: FrequentDirections, second: FrequentDirections) -> FrequentDirections:
+    """What `all_merge` returns for the sketches of two ranks, without processes."""
+
+    def ranks(objects, reduce) -> None:
+        members = SimpleNamespace(objects=objects, reduce=reduce)
+        monkeypatch.setattr(frequent_directions, "members", lambda group: members)
+
+    said: list = []
+    ranks(lambda own: said.append(own) or [own], lambda own, merge: own)
+    for each in (first, second):
+        each.all_merge()
+    ranks(lambda own: said, lambda own, merge: merge(first.sketch.tensors, second.sketch.tensors))
+    return first.all_merge()
+
+
+def test_the_sketch_of_two_ranks_is_that_of_a_merge(monkeypatch):
+    first, second = (
+        feed(FrequentDirections(20, 6, decay=0.9, dtype=F64, seed=seed), stream("power", 20, 3, 4, seed=seed))
+        for seed in (1, 2)
+    )
+    second.update(torch.ones(20, dtype=F64))
+    merged = on_two_ranks(monkeypatch, first, second)
+    assert same(merged, first.merge(second)) and merged.count == 25 and merged.seed == 1
+
+
+def test_two_ranks_must_have_the_options_of_the_first(monkeypatch):
+    with pytest.raises(ValueError, match="rank=3 on rank 1 of the group: must be 4, as on rank 0"):
+        on_two_ranks(monkeypatch, FrequentDirections(8, 4), FrequentDirections(8, 3))

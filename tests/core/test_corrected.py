@@ -231,3 +231,37 @@ def test_directions_stay_in_the_range_of_float32_for_roots_of_any_size(ranks, si
     assert direction.isfinite().all() and direction.abs().max() < 1e12
     found = direction.double() * scale * size
     assert_close(found, plain.double(), scale=plain.abs().max(), tolerance=SINGLE)
+
+
+@pytest.mark.parametrize("ranks", [(8, 3), (3, 6)], ids=str)
+def test_moments_outside_of_a_square_basis_do_not_count(ranks):
+    """There is nothing but rounding errors, which their roots would amplify."""
+    case, X = twin((8, 6), ranks, seed=0), random((1, 8, 6), 6)
+    found = []
+    for outside in (1.0, 1e-26):
+        moments = torch.ones(1, ranks[0] + 1, ranks[1] + 1, dtype=F64)
+        side = moments[:, -1, :] if ranks[0] == 8 else moments[:, :, -1]
+        side.fill_(outside)
+        found.append(applied(X.clone(), case.U[None], case.V[None], project(X[0], case), moments, 0.0))
+    assert_close(found[0], found[1], scale=1, tolerance=1e-12)
+
+
+def test_a_root_counts_as_noise_up_to_64_eps_of_the_largest_and_in_full_from_128_on():
+    eps = torch.finfo(F64).eps
+    roots = torch.tensor([1.0, 63 * eps, 96 * eps, 128 * eps, 300 * eps], dtype=F64)
+    eye, X = torch.eye(5, dtype=F64)[None], torch.diag(roots)[None]
+    moments = torch.zeros(1, 6, 6, dtype=F64)
+    moments[0, :5, :5] = (roots.square()).expand(5, 5)
+    found = applied(X, eye, eye, run(corrected.project(X, eye, eye)), moments, 0.0)
+    assert_close(found[0].diagonal(), torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), scale=1, tolerance=1e-9)
+
+
+def test_the_mass_of_the_rest_is_at_least_its_rounding_error():
+    """X = e₁ e₁ᵀ lies in both bases; 16 eps of its mass are spread over 2 x 1 entries outside."""
+    X, U, V = (torch.eye(*shape, dtype=F64)[None] for shape in ((4, 3), (4, 2), (3, 2)))
+    X[:, 1:] = 0.0
+    X *= 3
+    found = run(corrected.squares(run(corrected.project(X, U, V)), U, V, X.square().sum((1, 2))))
+    expected = torch.zeros(1, 3, 3, dtype=F64)
+    expected[0, 0, 0], expected[0, 2, 2] = 9.0, 16 * torch.finfo(F64).eps * 9 / 2
+    assert torch.equal(found, expected)

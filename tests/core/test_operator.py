@@ -42,6 +42,7 @@ def twin(operator: Compensated) -> torch.Tensor:
 
 def test_to_dense_is_the_sketch_plus_the_escaped_mass(operator):
     assert_close(operator.to_dense(), twin(operator), scale=1, tolerance=1e-13)
+    assert torch.equal(operator.apply(torch.eye(operator.dim, dtype=F64)), operator.to_dense())
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -80,6 +81,13 @@ def test_rounding_noise_is_never_inverted(noise, rng):
     operator = Compensated(U, lam, torch.tensor(0.0, dtype=F64))
     x = torch.randn(6, 1, generator=rng, dtype=F64)
     assert_close(operator.apply(x, -0.5), U[:, :1] @ U[:, :1].T @ x / 2, scale=1, tolerance=1e-14)
+
+
+def test_by_default_an_eigenvalue_is_noise_up_to_1e_14_of_the_largest(rng):
+    U, zero = torch.linalg.qr(torch.randn(6, 3, generator=rng, dtype=F64))[0], torch.tensor(0.0, dtype=F64)
+    lam = torch.tensor([3.0, 6e-14, 2.9e-14], dtype=F64)
+    for operator in (Compensated(U, lam, zero), Compensated.of(sketch.Sketch(U, lam, zero, zero))):
+        assert operator.spectrum()[0].tolist() == [3.0, 6e-14, 0.0]
 
 
 def test_a_threshold_is_relative_to_the_largest_eigenvalue(rng):

@@ -9,7 +9,7 @@ from checks import assert_close
 from sketchy import reference
 from sketchy.core import dense as whole
 from sketchy.core import sketch
-from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, precondition_
+from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, inverse_root_task, precondition_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import run
 
@@ -128,10 +128,13 @@ def test_a_stale_sketch_lengthens_a_weak_direction_by_the_same_factor_for_every_
     lam = torch.tensor([[5.0, 1.0, 1e-6, 0.0]], dtype=F64)
     U, zero = torch.eye(DIM, 4, dtype=F64)[None], torch.zeros(1, dtype=F64)
     eye = torch.eye(DIM, dtype=F64)[None]
-    found = applied(inverse_root(Sketch(U, lam, zero, zero), exponent, 0.0, stale=True), eye)[0].diagonal()
+    state = Sketch(U, lam, zero, zero)
+    found = applied(inverse_root(state, exponent, 0.0, stale=True), eye)[0].diagonal()
     average = (6 / DIM) ** -exponent
     assert_close(found[:2], lam[0, :2] ** -exponent, scale=1, tolerance=1e-6)
     assert found[2].item() == pytest.approx(average * STALE**-0.25)
+    for fresh in (inverse_root(state, exponent, 0.0), run(inverse_root_task(state, exponent, 0.0))):
+        assert applied(fresh, eye)[0, 2, 2].item() == pytest.approx(1e-6**-exponent)
     assert_close(found[4:], torch.full((DIM - 4,), average, dtype=F64), scale=average, tolerance=1e-6)
 
 
