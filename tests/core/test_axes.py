@@ -61,10 +61,12 @@ def test_each_block_is_a_slice_of_the_merged_weight(plan):
 
 
 @given(layouts(), st.integers(1, 9))
-def test_no_block_is_longer_than_asked_and_padding_is_less_than_a_row_a_cut(plan, block_size):
+def test_no_block_is_longer_than_asked_no_cut_is_needless_and_padding_is_less_than_a_row_a_cut(
+    plan, block_size
+):
     plan = layout(plan.shape, merge_dims=None, block_size=block_size)
     for d, b, c in zip(plan.merged, plan.block, plan.cuts, strict=True):
-        assert b <= block_size and 0 <= c * b - d < c
+        assert b <= block_size and 0 <= c * b - d < c == max(1, math.ceil(d / block_size))
 
 
 @given(st.lists(st.integers(1, 9), min_size=0, max_size=5), st.none() | st.integers(1, 80))
@@ -86,6 +88,7 @@ def test_merging_keeps_the_entries_and_at_least_two_axes(shape, merge_dims):
         ((64, 3, 5, 5), 25, (64, 15, 5)),
         ((64, 3, 5, 5), 75, (64, 75)),
         ((4, 3, 2), 1000, (4, 6)),
+        ((2, 3, 4), 6, (6, 4)),
         ((1, 6, 1, 4), 1, (6, 4)),
         ((6, 1), None, (6,)),
         ((), None, (1,)),

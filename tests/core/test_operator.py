@@ -118,4 +118,5 @@ def test_batches_and_dtypes_are_kept(dtype, rng):
     one = Compensated(state.basis[1, 2], state.eigenvalues[1, 2], state.escaped_mass[1, 2])
     assert_close(y[1, 2], one.apply(x[1, 2], -0.5), scale=1, tolerance=1e-5)
     assert operator.trace().shape == operator.logdet().shape == (2, 4)
+    assert operator.outside == one.outside and operator.trace()[1, 2] == one.trace()
     assert operator.to_dense().shape == (2, 4, 8, 8)

@@ -147,3 +147,23 @@ def test_against_rounding_a_share_of_the_average_is_added_to_each_eigenvalue(rou
     expected = reference.pseudo_power((S + S.T) / 2, -0.25) @ x
     found = applied(inverse_root(state, 0.25, 0.0, rounding=rounding), x)
     assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+def test_an_eigenvalue_counts_as_never_seen_up_to_1e_14_of_the_largest():
+    lam, zero = torch.tensor([[1.0, 1.1e-14, 0.9e-14]], dtype=F64), torch.zeros(1, dtype=F64)
+    eye = torch.eye(3, dtype=F64)[None]
+    found = applied(inverse_root(Sketch(eye, lam, zero, zero), 0.5, 0.0), eye)[0].diagonal()
+    assert found.tolist() == pytest.approx([1.0, 1.1e-14**-0.5, 3**0.5])
+
+
+def test_the_roots_of_a_stack_are_those_of_its_members(rng):
+    """One has seen all directions, one a few, and one none."""
+    A = torch.randn(3, DIM, 9, generator=rng, dtype=F64)
+    A[1, :, 2:], A[2] = 0.0, 0.0
+    state = sketch.update(sketch.empty(DIM, 5, batch=(3,), dtype=F64), A)
+    together = inverse_root(state, 0.25, 1e-3, stale=True, rounding=0.01)
+    for i in range(3):
+        own = Sketch(*(x[i : i + 1] for x in state.tensors.values()))
+        alone = inverse_root(own, 0.25, 1e-3, stale=True, rounding=0.01)
+        assert_close(together.gain[i : i + 1], alone.gain, scale=1, tolerance=1e-14)
+        assert_close(together.scale[i : i + 1], alone.scale, scale=1, tolerance=1e-14)
