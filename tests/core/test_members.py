@@ -1,4 +1,4 @@
-"""Exchange between ranks that are threads of this process. `test_frequent_directions_ranks.py` has processes."""
+"""Exchange between ranks that are threads here. `test_frequent_directions_ranks.py` has processes."""
 
 from collections import defaultdict
 from queue import SimpleQueue

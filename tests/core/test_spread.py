@@ -1,6 +1,5 @@
 """Axes in parts: on ranks that are threads of this process, all get what the whole tensor gives."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,13 +8,11 @@ from torch import Tensor, distributed
 
 from cases import F32, F64
 from checks import assert_close
-from ranks import on_threads
-from sketchy.core import moments
+from ranks import cut, on_threads
 from sketchy.core.spread import (
     Planned,
     Ranks,
     Spread,
-    Spreads,
     all_gather,
     fetch,
     largest,
@@ -27,16 +24,6 @@ from sketchy.core.spread import (
 from sketchy.core.tasks import Request, Task, Unread, gather, run
 
 EXACT = 1e-12
-
-
-def cut(size: int, group: Any = None) -> Spread:
-    """Consecutive entries on the ranks of a group; the last ranks have fewer, or none."""
-    group = distributed.group.WORLD if group is None else group
-    rank, count = distributed.get_rank(group), distributed.get_world_size(group)
-    here = torch.arange(size).split(-(-size // count))
-    own = here[rank] if rank < len(here) else torch.arange(0)
-    first = int(own[0]) if len(own) else 0
-    return Spread(size, own, first, (group,), count, Ranks((group,), rank, count))
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -116,60 +103,3 @@ def test_a_group_on_paper_notes_what_each_collective_would_send() -> None:
     found, wait = all_gather(torch.zeros(5, dtype=F32), 4, group)
     wait()
     assert group.notes == [("all_reduce", 48, 4), ("all_gather", 20, 4)] and found.shape == (4, 5)
-
-
-# -- moments of which each rank has a part
-
-
-def steps_of(X: Tensor, R: Tensor, own: Callable[..., Tensor], spreads: Spreads) -> dict[str, Tensor]:
-    """All that moments know of x and of roots (S, m, n), of which ``own`` parts lie here."""
-    S, m, n = X.shape
-    x, root, filled = own(X, 0, 1), own(R, 0, 1), torch.full((S,), 0.5, dtype=F64)
-    rows, columns = own(R.square().sum(2), 0), own(R.square().sum(1), 1)
-    one, two = (1.0 + torch.arange(S, dtype=F64), 2.0 * torch.ones(S, dtype=F64))
-    a = run(moments.row_roots(rows, filled, 0.1, m * n, spreads[0]))
-    factors = run(moments.factored_roots(rows, columns, filled, 0.1, spreads))
-    direction, moment, scale = run(
-        moments.normalize_rows_(x.clone(), one, own(R[..., 0], 0), 0.9, two, spreads)
-    )
-    return {
-        "adam": run(moments.divide_by_root(x, root, filled, 0.1, spreads=spreads)),
-        "its length": run(moments.length_over_root(x, root, filled, 0.1, spreads=spreads)),
-        "by rows": moments.step_by_rows(x, a),
-        "its length by rows": run(moments.length_by_rows(x, a, spreads)),
-        "factored": run(moments.factored_step(x, *factors, spreads)),
-        "its factored length": run(moments.factored_length(x, *factors, spreads)),
-        "normalized": direction * scale.reshape(-1, 1, 1),
-        "moment": moment,
-        "shortened": run(moments.shortened(one, x, 0.1, spreads)),
-        "ratio": run(moments.ratio(one, x, spreads)),
-    }
-
-
-@pytest.mark.parametrize(("world", "axes"), [(2, (0,)), (2, (1,)), (4, (0,)), (4, (0, 1))], ids=str)
-def test_moments_of_parts_are_parts_of_the_moments(world: int, axes: tuple[int, ...]) -> None:
-    X, R = random(2, 3, 5), random(2, 3, 5, seed=1).abs()
-    expected = steps_of(X, R, lambda x, *_: x, (None, None))
-
-    def check() -> None:
-        rank = distributed.get_rank()
-        if len(axes) == 2:
-            lines = [distributed.new_group([2 * i, 2 * i + 1]) for i in (0, 1)]
-            across = [distributed.new_group([i, i + 2]) for i in (0, 1)]
-            spreads: Spreads = (cut(3, across[rank % 2]), cut(5, lines[rank // 2]))
-        else:
-            spreads = tuple(cut((3, 5)[axis]) if axis in axes else None for axis in (0, 1))
-
-        def own(x: Tensor, *which: int) -> Tensor:
-            for dim, axis in enumerate(which, 1):
-                x = part(x, spreads[axis], dim)
-            return x
-
-        for name, found in steps_of(X, R, own, spreads).items():
-            true = expected[name]
-            true = own(true, 0, 1) if true.dim() == 3 else own(true, 0) if true.dim() == 2 else true
-            assert found.shape == true.shape, name
-            if found.numel():
-                assert_close(found, true, scale=1, tolerance=EXACT)
-
-    on_threads(world, check)
