@@ -113,6 +113,7 @@ class Signs:
 
     least_axes: ClassVar[int] = 0
     waits: ClassVar[bool] = True
+    adams_length: ClassVar[bool] = False
     slots: Slots
 
     @classmethod

@@ -1,5 +1,6 @@
 """Gradients that vanish and come back: no step is longer than a stated multiple of lr * √(its size)."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from sketchy.core.moments import longest
 from sketchy.optim.parts.grafts import RULES
 
 LR = 0.1
-KINDS = (SketchyShampoo, SketchySOAP, Shampoo)
+KINDS = (SketchyShampoo, SketchySOAP, partial(SketchySOAP, graft=None), Shampoo)
 # The largest root mean square of a step / (lr * graft_scale): for moving averages by Cauchy-Schwarz, see
 # `longest`, times Nesterov's 1 + β₁ and what grafts and row norms add; 4 (1 - β₁²) / √(1 - β₂) where limited.
 MARGIN = 4.0

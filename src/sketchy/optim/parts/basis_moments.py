@@ -22,6 +22,7 @@ Learned = tuple[Tensor, Tensor, Tensor]  # the bases of rows and columns, and th
 class BasisMoments:
     least_axes: ClassVar[int] = 2  # there are two bases
     waits: ClassVar[bool] = True
+    adams_length: ClassVar[bool] = True
 
     slots: Slots
     block: tuple[int, int]

@@ -60,6 +60,7 @@ class KnowsEnergy(Protocol):
 class Preconditioner(Part, Protocol):
     least_axes: ClassVar[int]  # a weight with fewer axes longer than one takes Adam's path
     waits: ClassVar[bool]  # whether it is not used before ``start_step``
+    adams_length: ClassVar[bool]  # whether matrices that it preconditions have the length of Adam's step
 
     @classmethod
     def of(cls, weight: WeightSpec, statistics: "Sketches") -> Self: ...

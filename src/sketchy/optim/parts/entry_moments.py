@@ -21,6 +21,7 @@ from sketchy.optim.stack import Gradient, Stack
 class EntryMoments:
     least_axes: ClassVar[int] = 0
     waits: ClassVar[bool] = False
+    adams_length: ClassVar[bool] = False  # its entries are limited one by one
 
     slots: Slots
     codes: Roots | None = None  # how the roots are stored, if in few bits

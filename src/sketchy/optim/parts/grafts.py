@@ -41,7 +41,7 @@ FLOOR = 0.5
 
 @dataclass(frozen=True)
 class Ungrafted:
-    """No grafting: a step keeps its own length."""
+    """No grafting: a step keeps its own length. It is limited if it is like Adam's."""
 
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Ungrafted:
         return x
 
     def limit(self, stack: Stack) -> float | None:
-        return None
+        return _adams_limit(stack) if stack.plan.preconditioner.adams_length else None
 
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
         yield from ()
@@ -90,8 +90,7 @@ class Rule(ABC):
     def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]: ...
 
     def limit(self, stack: Stack) -> float | None:
-        beta1, beta2 = stack.group["betas"]
-        return moments.longest(beta1, beta2, moving_average=stack.group["moving_average_momentum"])
+        return _adams_limit(stack)
 
     def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
         assert length is not None
@@ -259,6 +258,10 @@ class RmsPropNormalized(_Normalized):
 
 class AdagradNormalized(_Normalized, Adagrad):
     """Like adagrad, for gradients divided by their norm. Keeps m n numbers."""
+
+
+def _adams_limit(stack: Stack) -> float | None:
+    return moments.longest(*stack.group["betas"], moving_average=stack.group["moving_average_momentum"])
 
 
 RULES: dict[str | None, type[Graft]] = {

@@ -21,6 +21,7 @@ Roots = list[InverseRoot | None]
 class InverseRoots:
     least_axes: ClassVar[int] = 0
     waits: ClassVar[bool] = True
+    adams_length: ClassVar[bool] = False
 
     exponent: float  # of the inverse root of each axis
     slots: Slots = field(default_factory=dict)  # none: everything is in the sketches
