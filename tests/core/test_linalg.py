@@ -5,10 +5,11 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close, orthonormality
+from ranks import cut, on_threads
 from sketchy.core import certificate, extremes, linalg, tasks
 from sketchy.core.certificate import norm_bound
-from sketchy.core.spread import WHOLE
-from sketchy.core.tasks import run
+from sketchy.core.spread import WHOLE, part
+from sketchy.core.tasks import gather, run
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -86,6 +87,17 @@ def test_fill_keeps_live_columns_and_stays_orthonormal(rng):
     assert_close(filled[1], U[1], scale=1, tolerance=1e-13)
 
 
+def test_columns_filled_together_are_those_filled_alone(rng):
+    """Bases of all lengths with the same rank share random numbers."""
+    bases = [
+        torch.linalg.qr(torch.randn(2, *shape, generator=rng))[0] for shape in ((10, 4), (10, 3), (7, 4))
+    ]
+    lives = [torch.arange(U.shape[-1]).expand(2, -1) < 2 for U in bases]
+    tasks = [linalg.fill(U, live) for U, live in zip(bases, lives, strict=True)]
+    for found, U, live in zip(run(gather(tasks)), bases, lives, strict=True):
+        assert_close(found, run(linalg.fill(U, live)), scale=1, tolerance=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e30])
 def test_frobenius_is_right_where_squares_overflow(scale, rng):
     A = (torch.randn(5, 7, generator=rng, dtype=F64) * scale).to(F32)
@@ -126,6 +138,11 @@ def test_an_extreme_matrix_is_scaled_by_a_power_of_two_at_or_below_its_norm(norm
     norms, pasts = (torch.tensor([x, 1.0], dtype=F64) for x in (norm, past))
     found = run(extremes.extreme_scale(norms, pasts, 0.25, dtype))
     assert found.tolist() == [expected, 1.0]
+
+
+def test_energies_of_the_largest_number_are_finite():
+    most = torch.finfo(F32).max
+    assert extremes.row_energy(torch.full((2, 3, 4), most)).tolist() == [[4 * most**2] * 3] * 2
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -190,7 +207,7 @@ def test_on_an_accelerator_orthonormal_columns_are_gram_schmidts(blind, rng):
 
 @pytest.mark.parametrize("shape", [(2, 30, 6), (9, 9)])
 def test_on_an_accelerator_singular_vectors_equal_the_svds(blind, shape, rng):
-    T = torch.randn(shape, generator=rng) * 0.5 ** torch.arange(shape[-1])
+    T = 1e-4 * torch.randn(shape, generator=rng) * 0.5 ** torch.arange(shape[-1])
     U, sigma = run(linalg.left_singular_by_products(T))
     assert_close(sigma, torch.linalg.svdvals(T.double()), scale=sigma.max(), tolerance=1e-6)
     assert orthonormality(U) < 1e-5
@@ -210,6 +227,46 @@ def test_on_an_accelerator_orthonormal_parts_are_gram_schmidts_of_each_matrix(bl
     for i in range(2):
         own = None if above is None else above[i]
         assert_close(run(linalg.orthonormal_parts(M[i], WHOLE, own)), expected[i], scale=1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_matrices_in_parts_are_decomposed_as_whole_ones(accelerator, dependent, rng, request):
+    """Their rows lie on two ranks, and those above on both."""
+    if accelerator:
+        request.getfixturevalue("blind")
+    M, above = torch.randn(2, 9, 4, generator=rng), torch.randn(2, 3, 4, generator=rng)
+    if dependent:
+        M[..., 3] = M[..., 0] + 1e-3 * M[..., 1]
+    live = torch.tensor([[True, True, False, False]]).expand(2, -1)
+    factor, joined = run(linalg.gram_factor(M)), run(linalg.orthonormal_parts(M, WHOLE, above))
+    Q, filled = run(linalg.orthonormal_parts(M, WHOLE)), run(linalg.fill(linalg.orthonormal(M), live))
+    U, sigma = run(linalg.left_singular_by_products(M))
+    assert (factor is None) == (accelerator or dependent)
+
+    def check() -> None:
+        spread = cut(9)
+        own, spreads, rows = part(M, spread), (spread, None), spread.here
+        found = run(linalg.gram_factor(own, spreads=spreads))
+        assert (found is None) == (factor is None)
+        if factor is not None:
+            assert_close(found[0], factor[0], scale=factor[0].abs().max(), tolerance=1e-6)
+        found = run(linalg.orthonormal_parts(own, spreads, above))
+        assert_close(found, torch.cat([joined[:, :3], joined[:, 3 + rows]], 1), scale=1, tolerance=1e-4)
+        left, values = run(linalg.left_singular_by_products(own, spreads))
+        assert_close(values, sigma, scale=sigma.max(), tolerance=1e-6)
+        assert_close(
+            (left * values.unsqueeze(-2)).abs(),
+            (U * sigma.unsqueeze(-2))[:, rows].abs(),
+            scale=sigma.max(),
+            tolerance=1e-4,
+        )
+        if not dependent:
+            assert_close(run(linalg.orthonormal_parts(own, spreads)), Q[:, rows], scale=1, tolerance=1e-5)
+            U0 = part(linalg.orthonormal(M), spread)
+            assert_close(run(linalg.fill(U0, live, spreads)), filled[:, rows], scale=1, tolerance=1e-5)
+
+    on_threads(2, check)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-20, 1.0, 1e30])
