@@ -11,6 +11,7 @@ from cases import DECAYS, F32, F64, SOLVERS, covariance, stream
 from checks import assert_close, assert_psd_leq, dense, feed, norm, same
 from sketchy import FrequentDirections, frequent_directions
 from sketchy.core import sketch as core
+from sketchy.core.linalg import gaussian
 
 # -- streaming -------------------------------------------------------------------------------------
 
@@ -111,13 +112,15 @@ def test_a_wide_block_is_split_and_decays_once(solver):
     assert_close(full.dense(compensated=True), C, scale=norm(C), tolerance=1e-10)
 
 
-@pytest.mark.parametrize(("solver", "columns"), [("exact", 80), ("subspace", 160)])
-def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch, solver, columns):
+@pytest.mark.parametrize(
+    ("solver", "rank", "columns"), [("exact", 40, 80), ("subspace", 40, 160), ("exact", 4, 64)]
+)
+def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch, solver, rank, columns):
     """No solver call sees more columns than a fixed multiple of the sketch's own."""
     seen = []
     original = core.update
     monkeypatch.setattr(core, "update", lambda s, A, **kw: seen.append(A.shape[-1]) or original(s, A, **kw))
-    FrequentDirections(500, 40, solver=solver).update(torch.randn(500, 5000))
+    FrequentDirections(500, rank, solver=solver).update(torch.randn(500, 5000))
     assert max(seen) == columns and sum(seen) == 5000
 
 
@@ -250,6 +253,16 @@ def test_the_looser_the_failure_probability_the_smaller_the_bound():
     }
     assert bound[1e-12] > bound[1e-6] > bound[1e-2]
     assert FrequentDirections(40, 8).failure_probability == 1e-6
+
+
+def test_each_update_has_sixteen_probes_of_its_own_seed():
+    matrices = stream("drifting", 20, 8, 3)
+    fd = feed(FrequentDirections(20, 5, solver="subspace", dtype=F64, seed=7), matrices)
+    state = core.empty(20, 5, dtype=F64)
+    for t, A in enumerate(matrices):
+        probes = gaussian(16, 20, seed=hash((7, t)) % 2**63, like=A)
+        state = core.update(state, A, solver="subspace", probes=probes, failure_probability=1e-6)
+    assert fd.error_bound == state.error_bound
 
 
 def test_without_probes_the_bound_is_by_traces_and_the_seed_does_not_count():

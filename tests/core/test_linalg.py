@@ -10,6 +10,7 @@ from sketchy.core import certificate, extremes, linalg, tasks
 from sketchy.core.certificate import norm_bound
 from sketchy.core.spread import WHOLE, part
 from sketchy.core.tasks import gather, run
+from sketchy.core.tuned import products
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])
@@ -58,6 +59,13 @@ def test_a_gram_factor_is_trusted_by_the_angles_of_columns_and_not_by_their_leng
     assert_close(
         (found[0] @ found[0].mT - K.mT @ K)[0], scale**2 * torch.eye(2), scale=scale**2, tolerance=1e-6
     )
+
+
+def test_a_gram_factor_has_no_trace_of_padding(rng):
+    K = torch.randn(300, products._POWER, generator=rng, dtype=F64)
+    found = run(linalg.gram_factor(K))
+    assert found is not None
+    assert_close(found[0] @ found[0].mT, K.mT @ K, scale=300, tolerance=1e-12)
 
 
 def test_one_member_of_a_batch_makes_a_gram_factor_graded_or_not_trusted():

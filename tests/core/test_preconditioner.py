@@ -61,8 +61,9 @@ def test_an_inverse_root_is_the_dense_power_of_the_damped_sketch(rank, solver, e
     S = S + eps * torch.linalg.eigvalsh(S)[-1] * torch.eye(DIM, dtype=F64)
     x = torch.randn(1, DIM, 3, generator=rng, dtype=F64)
     expected = reference.pseudo_power((S + S.T) / 2, -exponent) @ x
-    found = applied(inverse_root(state, exponent, eps), x)
-    assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+    root = inverse_root(state, exponent, eps)
+    assert_close(applied(root, x), expected, scale=expected.abs().max(), tolerance=EXACT)
+    assert root.rest == (rank < DIM)
 
 
 @pytest.mark.parametrize("exponent", EXPONENTS)
