@@ -158,6 +158,10 @@ SAME: dict[str, dict[str, str]] = {
     "src/sketchy/frequent_directions.py": {
         "past = self._sketch.eigenvalues[⟦0 → 1⟧]": "`update` itself scales what is extreme in this unit",
         "if (U.mT @ U - torch.eye(sketch.rank).to(U)).abs().max() ⟦> → >=⟧ 1e-3:": _EQUAL,
+        "k = columns.shape[⟦- → ⟧1]": _LAST,
+        "if k == 1 and self.buffer ⟦> → >=⟧ 1:": "a buffer of one is emptied at once",
+        "for chunk in columns.split(max(wide, _LEAST_CHUNK), dim=⟦- → ⟧1):": _LAST,
+        "A = torch.stack(self._waiting, dim=⟦- → ⟧1).double()": _NEW_AXIS,
     },
     "src/sketchy/optim/descend.py": {
         "if ⟦any → all⟧(p.dtype != direction.dtype for p in params):": "weights of a stack have one dtype",

@@ -75,6 +75,16 @@ def test_each_buffered_vector_decays_the_past_once(count, solver):
     assert_close(fd.dense(compensated=True), C, scale=norm(C), tolerance=1e-12)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_empty_block_is_a_column_of_zeros_that_does_not_count(solver):
+    options = {"decay": 0.5, "solver": solver, "dtype": F64, "buffer": 1, "certificate": "none"}
+    fd, other = (feed(FrequentDirections(6, 3, **options), stream("power", 6, 4, 1)) for _ in range(2))
+    fd.update(torch.zeros(6, 0, dtype=F64))
+    other.update(torch.zeros(6, 1, dtype=F64))
+    assert torch.equal(fd.eigenvalues, other.eigenvalues) and fd.error_bound == other.error_bound
+    assert fd.count == 4
+
+
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=25),
     st.sampled_from((*DECAYS, 0.5)),
@@ -238,7 +248,8 @@ def test_the_default_dtype_changes_nothing_but_the_dtype():
 
 
 def test_rank_is_clipped_to_dim():
-    assert FrequentDirections(5, 64).rank == 5
+    assert FrequentDirections(5, 64).rank == FrequentDirections(5, 64).buffer == 5
+    assert FrequentDirections(64, 5).rank == FrequentDirections(64, 5).buffer == 5
     one = feed(FrequentDirections(1, 2, dtype=F64, decay=0.5), [torch.tensor([2.0], dtype=F64)] * 3)
     assert_close(one.dense(compensated=True), torch.tensor([[7.0]]), scale=7, tolerance=1e-14)
 
