@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -266,9 +267,11 @@ class Runs:
                 return watch if inside and calls[frame.f_code] <= CALLS else None
 
             start = time.process_time()
+            threading.settrace(watch)  # for threads that the test starts (`ranks.on_threads`)
             sys.settrace(watch)
             passed = self.passes(name)
             sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
             if passed:
                 bits = {file: hex(sum(1 << line for line in seen)) for file, seen in lines.items()}
                 own = {str(Path(file).relative_to(self.tree)): value for file, value in bits.items()}

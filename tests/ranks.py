@@ -68,6 +68,16 @@ def on_threads(world: int, function: Callable[..., None], *arguments: Any) -> No
         raise errors[0]
 
 
+def cut(size: int, group: Any = None) -> Any:
+    """The `Spread` of an axis whose entries lie in order on the ranks of a group; the last may have none."""
+    from sketchy.core.spread import Ranks, Spread
+
+    group = distributed.group.WORLD if group is None else group
+    rank, count = distributed.get_rank(group), distributed.get_world_size(group)
+    own = torch.arange(size)[rank * -(-size // count) :][: -(-size // count)]
+    return Spread(size, own, int(own[0]) if len(own) else 0, (group,), count, Ranks((group,), rank, count))
+
+
 def layouts(world: int, *, strided: bool = True) -> Iterator[tuple[str, Any, list[Any]]]:
     """(name, mesh, placements of a matrix) for 2 or 4 ranks, with or without those in strides."""
     from torch.distributed.device_mesh import init_device_mesh

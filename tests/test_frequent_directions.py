@@ -1,5 +1,7 @@
 """The public object: streaming, buffering, certificates, merging."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,8 +9,9 @@ from hypothesis import strategies as st
 
 from cases import DECAYS, F32, F64, SOLVERS, covariance, stream
 from checks import assert_close, assert_psd_leq, dense, feed, norm, same
-from sketchy import FrequentDirections
+from sketchy import FrequentDirections, frequent_directions
 from sketchy.core import sketch as core
+from sketchy.core.linalg import gaussian
 
 # -- streaming -------------------------------------------------------------------------------------
 
@@ -72,6 +75,16 @@ def test_each_buffered_vector_decays_the_past_once(count, solver):
     assert_close(fd.dense(compensated=True), C, scale=norm(C), tolerance=1e-12)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_an_empty_block_is_a_column_of_zeros_that_does_not_count(solver):
+    options = {"decay": 0.5, "solver": solver, "dtype": F64, "buffer": 1, "certificate": "none"}
+    fd, other = (feed(FrequentDirections(6, 3, **options), stream("power", 6, 4, 1)) for _ in range(2))
+    fd.update(torch.zeros(6, 0, dtype=F64))
+    other.update(torch.zeros(6, 1, dtype=F64))
+    assert torch.equal(fd.eigenvalues, other.eigenvalues) and fd.error_bound == other.error_bound
+    assert fd.count == 4
+
+
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=25),
     st.sampled_from((*DECAYS, 0.5)),
@@ -109,13 +122,15 @@ def test_a_wide_block_is_split_and_decays_once(solver):
     assert_close(full.dense(compensated=True), C, scale=norm(C), tolerance=1e-10)
 
 
-@pytest.mark.parametrize(("solver", "columns"), [("exact", 80), ("subspace", 160)])
-def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch, solver, columns):
+@pytest.mark.parametrize(
+    ("solver", "rank", "columns"), [("exact", 40, 80), ("subspace", 40, 160), ("exact", 4, 64)]
+)
+def test_workspace_stays_within_the_size_of_the_sketch(monkeypatch, solver, rank, columns):
     """No solver call sees more columns than a fixed multiple of the sketch's own."""
     seen = []
     original = core.update
     monkeypatch.setattr(core, "update", lambda s, A, **kw: seen.append(A.shape[-1]) or original(s, A, **kw))
-    FrequentDirections(500, 40, solver=solver).update(torch.randn(500, 5000))
+    FrequentDirections(500, rank, solver=solver).update(torch.randn(500, 5000))
     assert max(seen) == columns and sum(seen) == 5000
 
 
@@ -159,7 +174,7 @@ def test_float64_numbers_whose_squares_vanish_count_as_zero_and_those_that_overf
     fd.update(torch.full((4, 2), 1e140, dtype=F64))
     assert_close(fd.dense() / 1e280, 2 * torch.ones(4, 4, dtype=F64), scale=1, tolerance=1e-12)
     with pytest.raises(ValueError, match=r"A has entries above 1e\+150"):
-        fd.update(torch.full((4,), 1e160, dtype=F64))
+        fd.update(torch.tensor([0.0, 0.0, -1e160, 1.0], dtype=F64))
 
 
 @given(
@@ -233,7 +248,8 @@ def test_the_default_dtype_changes_nothing_but_the_dtype():
 
 
 def test_rank_is_clipped_to_dim():
-    assert FrequentDirections(5, 64).rank == 5
+    assert FrequentDirections(5, 64).rank == FrequentDirections(5, 64).buffer == 5
+    assert FrequentDirections(64, 5).rank == FrequentDirections(64, 5).buffer == 5
     one = feed(FrequentDirections(1, 2, dtype=F64, decay=0.5), [torch.tensor([2.0], dtype=F64)] * 3)
     assert_close(one.dense(compensated=True), torch.tensor([[7.0]]), scale=7, tolerance=1e-14)
 
@@ -247,6 +263,17 @@ def test_the_looser_the_failure_probability_the_smaller_the_bound():
         for p in (1e-12, 1e-6, 1e-2)
     }
     assert bound[1e-12] > bound[1e-6] > bound[1e-2]
+    assert FrequentDirections(40, 8).failure_probability == 1e-6
+
+
+def test_each_update_has_sixteen_probes_of_its_own_seed():
+    matrices = stream("drifting", 20, 8, 3)
+    fd = feed(FrequentDirections(20, 5, solver="subspace", dtype=F64, seed=7), matrices)
+    state = core.empty(20, 5, dtype=F64)
+    for t, A in enumerate(matrices):
+        probes = gaussian(16, 20, seed=hash((7, t)) % 2**63, like=A)
+        state = core.update(state, A, solver="subspace", probes=probes, failure_probability=1e-6)
+    assert fd.error_bound == state.error_bound
 
 
 def test_without_probes_the_bound_is_by_traces_and_the_seed_does_not_count():
@@ -302,3 +329,33 @@ def test_merge_refuses_what_does_not_fit(other):
         FrequentDirections(8, 4).merge(other)
     with pytest.raises(TypeError, match="FrequentDirections"):
         FrequentDirections(8, 4).merge("sketch")
+
+
+def on_two_ranks(monkeypatch, first: FrequentDirections, second: FrequentDirections) -> FrequentDirections:
+    """What `all_merge` returns for the sketches of two ranks, without processes."""
+
+    def ranks(objects, reduce) -> None:
+        members = SimpleNamespace(objects=objects, reduce=reduce)
+        monkeypatch.setattr(frequent_directions, "members", lambda group: members)
+
+    said: list = []
+    ranks(lambda own: said.append(own) or [own], lambda own, merge: own)
+    for each in (first, second):
+        each.all_merge()
+    ranks(lambda own: said, lambda own, merge: merge(first.sketch.tensors, second.sketch.tensors))
+    return first.all_merge()
+
+
+def test_the_sketch_of_two_ranks_is_that_of_a_merge(monkeypatch):
+    first, second = (
+        feed(FrequentDirections(20, 6, decay=0.9, dtype=F64, seed=seed), stream("power", 20, 3, 4, seed=seed))
+        for seed in (1, 2)
+    )
+    second.update(torch.ones(20, dtype=F64))
+    merged = on_two_ranks(monkeypatch, first, second)
+    assert same(merged, first.merge(second)) and merged.count == 25 and merged.seed == 1
+
+
+def test_two_ranks_must_have_the_options_of_the_first(monkeypatch):
+    with pytest.raises(ValueError, match="rank=3 on rank 1 of the group: must be 4, as on rank 0"):
+        on_two_ranks(monkeypatch, FrequentDirections(8, 4), FrequentDirections(8, 3))

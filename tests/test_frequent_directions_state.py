@@ -146,13 +146,15 @@ def test_the_largest_state_that_loads_can_be_updated_and_a_larger_one_is_refused
 
 
 def test_a_loaded_state_has_no_gradients_and_no_shared_memory():
-    fd = feed(FrequentDirections(6, 3), [torch.ones(6, 2)])
+    fd = feed(FrequentDirections(6, 3), [torch.ones(6, 2), torch.ones(6)])
     state = {
         key: value.requires_grad_() if key == "basis" else value for key, value in fd.state_dict().items()
     }
     other = FrequentDirections(6, 3)
     other.load_state_dict(state)
     state["eigenvalues"].zero_()
+    state["waiting"].zero_()
+    assert other.state_dict()["waiting"].tolist() == [[1.0] * 6]
     assert not other.basis.requires_grad and other.eigenvalues[0] > 0
 
 
@@ -174,6 +176,7 @@ def test_to_changes_the_dtype_and_keeps_the_certificate():
     bound = fd.error_bound
     assert fd.to(F64).error_bound == bound  # nothing is rounded
     assert fd.to(F32) is fd and fd.dtype == F32 and fd.basis.dtype == F32
+    assert fd.error_bound == bound + 8 * torch.finfo(F32).eps * fd.eigenvalues[0]
     assert fd.error_bound >= norm(C - fd.dense())
     fd.to("cpu").to(torch.device("cpu")).to(F64).update(matrices[0])
     assert fd.error_bound >= norm(C + matrices[0] @ matrices[0].T - fd.dense())

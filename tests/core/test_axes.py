@@ -61,10 +61,12 @@ def test_each_block_is_a_slice_of_the_merged_weight(plan):
 
 
 @given(layouts(), st.integers(1, 9))
-def test_no_block_is_longer_than_asked_and_padding_is_less_than_a_row_a_cut(plan, block_size):
+def test_no_block_is_longer_than_asked_no_cut_is_needless_and_padding_is_less_than_a_row_a_cut(
+    plan, block_size
+):
     plan = layout(plan.shape, merge_dims=None, block_size=block_size)
     for d, b, c in zip(plan.merged, plan.block, plan.cuts, strict=True):
-        assert b <= block_size and 0 <= c * b - d < c
+        assert b <= block_size and 0 <= c * b - d < c == max(1, math.ceil(d / block_size))
 
 
 @given(st.lists(st.integers(1, 9), min_size=0, max_size=5), st.none() | st.integers(1, 80))
@@ -86,6 +88,7 @@ def test_merging_keeps_the_entries_and_at_least_two_axes(shape, merge_dims):
         ((64, 3, 5, 5), 25, (64, 15, 5)),
         ((64, 3, 5, 5), 75, (64, 75)),
         ((4, 3, 2), 1000, (4, 6)),
+        ((2, 3, 4), 6, (6, 4)),
         ((1, 6, 1, 4), 1, (6, 4)),
         ((6, 1), None, (6,)),
         ((), None, (1,)),
@@ -125,3 +128,34 @@ def test_padding_changes_no_number(m, n, rank, extra, seed):
     padded = preconditioned([torch.nn.functional.pad(G, padding) for G in gradients], rank)
     expected = torch.nn.functional.pad(preconditioned(gradients, rank), padding)
     assert_close(padded, expected, scale=expected.abs().max(), tolerance=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "plan"),
+    [
+        ((4, 3, 5), {}, Layout((4, 3, 5), (12, 5), (3, 5), (4, 1), stacked=True)),
+        ((4, 3, 5, 2), {}, Layout((4, 3, 5, 2), (12, 10), (3, 10), (4, 1), stacked=True)),
+        ((4, 3, 5, 2), {"merge_dims": 1},
+         Layout((4, 3, 5, 2), (12, 5, 2), (3, 5, 2), (4, 1, 1), stacked=True)),
+        ((4, 3), {}, Layout((4, 3), (4, 3), (4, 3), (1, 1))),
+        ((4, 3, 5), {"stacked": False}, Layout((4, 3, 5), (4, 15), (4, 15), (1, 1))),
+        ((4, 3, 5), {"flat": True}, Layout((4, 3, 5), (60,), (60,), (1,))),
+    ],
+)  # fmt: skip
+def test_each_matrix_of_a_stack_is_one_block(shape, options, plan):
+    """A weight with two axes is no stack, and a flat one is one vector."""
+    found = layout(shape, **{"merge_dims": None, "block_size": None, "stacked": True} | options)
+    assert found == plan and found.count == math.prod(plan.cuts)
+    x = numbered(plan)
+    assert torch.equal(plan.split(x), x.reshape(-1, *plan.block)) and torch.equal(plan.join(plan.split(x)), x)
+
+
+def test_by_default_a_weight_is_neither_flat_nor_a_stack():
+    options = {"merge_dims": None, "block_size": 2}
+    assert layout((4, 3, 5), **options) == layout((4, 3, 5), **options, flat=False, stacked=False)
+    assert not layout((4, 3, 5), **options).stacked
+
+
+def test_a_value_of_a_weight_holds_for_each_of_its_blocks():
+    plan = layout((4, 3), merge_dims=None, block_size=2)
+    assert plan.each(torch.tensor([5, 7])).tolist() == [5] * 4 + [7] * 4

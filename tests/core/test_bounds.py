@@ -42,7 +42,7 @@ def test_bounds_take_batches():
 
 
 def test_observation_6_takes_batches_and_ranks_above_the_dimension():
-    vectors = torch.stack([torch.cat(stream("power", 6, 1, 4, seed=seed), dim=1) for seed in (1, 2)])
+    vectors = torch.stack([torch.cat(stream("power", 6, 1, 7, seed=seed), dim=1) for seed in (1, 2)])
     found = bounds.weighted_escaped_mass_bound(vectors, 9, 0.9)
     expected = torch.stack([bounds.weighted_escaped_mass_bound(each, 6, 0.9) for each in vectors])
     assert_close(found, expected, scale=1, tolerance=1e-12)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cases import F32, F64
 from checks import assert_close
 from sketchy.core import corrected
-from sketchy.core.tasks import run
+from sketchy.core.tasks import gather, run
 
 EXACT = 1e-10
 SINGLE = 2e-5  # float32, relative to the whole step
@@ -212,9 +212,11 @@ def test_a_stack_equals_its_members(rng):
     cases = [twin((5, 4), (3, 2), seed=s) for s in range(3)]
     U, V = torch.stack([c.U for c in cases]), torch.stack([c.V for c in cases])
     X, moments = torch.randn(3, 5, 4, generator=rng, dtype=F64), torch.rand(3, 4, 3, generator=rng).double()
-    together = applied(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7)
+    together = applied(X.clone(), U, V, run(corrected.project(X, U, V)), moments, 1e-7, 0.1)
     for i, c in enumerate(cases):
-        alone = applied(X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7)
+        alone = applied(
+            X[i][None].clone(), U[i][None], V[i][None], project(X[i], c), moments[i][None], 1e-7, 0.1
+        )
         assert_close(together[i], alone[0], scale=alone.abs().max(), tolerance=EXACT)
 
 
@@ -231,3 +233,58 @@ def test_directions_stay_in_the_range_of_float32_for_roots_of_any_size(ranks, si
     assert direction.isfinite().all() and direction.abs().max() < 1e12
     found = direction.double() * scale * size
     assert_close(found, plain.double(), scale=plain.abs().max(), tolerance=SINGLE)
+
+
+@pytest.mark.parametrize("ranks", [(8, 3), (3, 6)], ids=str)
+def test_moments_outside_of_a_square_basis_do_not_count(ranks):
+    """There is nothing but rounding errors, which their roots would amplify."""
+    case, X = twin((8, 6), ranks, seed=0), random((1, 8, 6), 6)
+    found = []
+    for outside in (1.0, 1e-26):
+        moments = torch.ones(1, ranks[0] + 1, ranks[1] + 1, dtype=F64)
+        side = moments[:, -1, :] if ranks[0] == 8 else moments[:, :, -1]
+        side.fill_(outside)
+        found.append(applied(X.clone(), case.U[None], case.V[None], project(X[0], case), moments, 0.0))
+    assert_close(found[0], found[1], scale=1, tolerance=1e-12)
+
+
+def test_a_root_counts_as_noise_up_to_64_eps_of_the_largest_and_in_full_from_128_on():
+    eps = torch.finfo(F64).eps
+    roots = torch.tensor([1.0, 63 * eps, 96 * eps, 128 * eps, 300 * eps], dtype=F64)
+    eye, X = torch.eye(5, dtype=F64)[None], torch.diag(roots)[None]
+    moments = torch.zeros(1, 6, 6, dtype=F64)
+    moments[0, :5, :5] = (roots.square()).expand(5, 5)
+    found = applied(X, eye, eye, run(corrected.project(X, eye, eye)), moments, 0.0)
+    assert_close(found[0].diagonal(), torch.tensor([1.0, 0.0, 0.5, 1.0, 1.0]), scale=1, tolerance=1e-9)
+    assert found[0, 1, 1] == 0
+
+
+def test_the_mass_of_the_rest_is_at_least_its_rounding_error():
+    """X = e₁ e₁ᵀ lies in both bases; 16 eps of its mass are spread over 2 x 1 entries outside."""
+    X, U, V = (torch.eye(*shape, dtype=F64)[None] for shape in ((4, 3), (4, 2), (3, 2)))
+    X[:, 1:] = 0.0
+    X *= 3
+    found = run(corrected.squares(run(corrected.project(X, U, V)), U, V, X.square().sum((1, 2))))
+    expected = torch.zeros(1, 3, 3, dtype=F64)
+    expected[0, 0, 0], expected[0, 2, 2] = 9.0, 16 * torch.finfo(F64).eps * 9 / 2
+    assert torch.equal(found, expected)
+
+
+def test_stacks_of_several_sizes_that_run_together_give_what_they_give_alone(rng):
+    """They have the same ranks, and other numbers of entries outside."""
+    cases = [
+        [twin(sizes, (2, 3), seed=s) for s in range(count)] for count, sizes in ((2, (5, 4)), (3, (7, 6)))
+    ]
+    stacks = [(torch.stack([c.U for c in own]), torch.stack([c.V for c in own])) for own in cases]
+    Xs = [torch.randn(len(U), U.shape[1], V.shape[1], generator=rng, dtype=F64) for U, V in stacks]
+    new = [(U.roll(1, -2), V.roll(1, -2)) for U, V in stacks]
+
+    def moments(X, old, new):
+        found = yield from corrected.squares(
+            (yield from corrected.project(X, *old)), *old, X.square().sum((1, 2))
+        )
+        return (yield from corrected.transport(found, old, new))
+
+    together = run(gather(map(moments, Xs, stacks, new)))
+    for found, *one in zip(together, Xs, stacks, new, strict=True):
+        assert_close(found, run(moments(*one)), scale=1, tolerance=1e-13)

@@ -7,6 +7,7 @@ from cases import DECAYS, F32, F64, covariance, stream
 from checks import assert_close, dense, norm, orthonormality
 from sketchy.core import dense as whole
 from sketchy.core import sketch
+from sketchy.core.sketch import Sketch
 
 STEPS = 50
 TOLERANCE = {F32: 5e-6, F64: 1e-13}  # relative to the largest eigenvalue
@@ -82,7 +83,25 @@ def test_a_batch_equals_its_members(rng):
 
 @pytest.mark.parametrize(("d", "k"), [(4, 5), (9, 40)])
 def test_the_allowance_for_rounding_has_a_part_that_grows_with_the_length_of_sums(d, k):
-    A = torch.zeros(d, k, dtype=F64)
-    A[0, 0] = 1.0
-    allowed = whole.update(sketch.empty(d, d, dtype=F64), A).error_bound / torch.finfo(F64).eps
-    assert allowed.item() == pytest.approx(16 + 2 * (d + k) ** 0.5)
+    A = torch.zeros(3, d, k, dtype=F64)
+    A[:, 0, 0] = 1.0
+    allowed = whole.update(sketch.empty(d, d, batch=(3,), dtype=F64), A).error_bound / torch.finfo(F64).eps
+    assert allowed.tolist() == pytest.approx([16 + 2 * (d + k) ** 0.5] * 3)
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(F32, (10 * 2.0**-23) ** 2), (F64, 30 * 2.0**-52)], ids=str)
+def test_an_eigenvalue_is_zero_up_to_the_share_that_rounding_errors_have(dtype, share):
+    lam = torch.zeros(9, dtype=F64)
+    lam[:3] = torch.tensor([1.0, 1.1 * share, 0.9 * share])
+    zero = torch.tensor(0.0, dtype=F64)
+    state = Sketch(torch.eye(9, dtype=dtype), torch.zeros(9, dtype=F64), zero, zero)
+    found = whole.update(state, lam.sqrt().diag().to(dtype)).eigenvalues
+    assert found.tolist() == pytest.approx([1.0, 1.1 * share] + [0.0] * 7, rel=1e-3, abs=0)
+
+
+def test_columns_are_added_up_in_pieces_and_without_decay(monkeypatch, rng):
+    monkeypatch.setattr(whole, "COLUMNS_IN_DOUBLE", 3)
+    A = torch.randn(2, 5, 10, generator=rng, dtype=F64)
+    found = whole.update(whole.update(sketch.empty(5, 5, batch=(2,), dtype=F64), A), A)
+    U, C = found.basis, 2 * A @ A.mT
+    assert_close(U * found.eigenvalues.unsqueeze(-2) @ U.mT, C, scale=C.abs().max(), tolerance=1e-13)

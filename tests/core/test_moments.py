@@ -1,12 +1,18 @@
 """Second moments against their definitions: β₂ v + (1 - β₂) g², entry by entry and factored."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor, distributed
 
 from cases import F32, F64
 from checks import assert_close
+from ranks import cut, on_threads
 from sketchy.core import moments
 from sketchy.core.extremes import energies
+from sketchy.core.spread import Spreads, part
 from sketchy.core.tasks import run
 
 BETAS = (0.0, 0.9, 0.999, 1.0)
@@ -187,3 +193,132 @@ def test_a_direction_of_zeros_gets_the_factor_zero_and_others_the_wanted_length(
     factor = run(moments.ratio(torch.tensor([5.0, 5.0], dtype=F64), direction))
     assert factor[0] == 0
     assert (factor[1] * direction[1]).norm().item() == pytest.approx(5.0)
+
+
+FILLED, EPS, DECAY = 0.5, 0.1, 0.9
+
+
+def by_hand(X: Tensor, R: Tensor) -> dict[str, Tensor]:
+    """All steps and lengths for a stack X (S, m, n) and roots R of its second moments, written out."""
+
+    def damped(v: Tensor) -> Tensor:
+        return v.sqrt() + EPS * v.sqrt().amax(tuple(range(1, v.dim())), keepdim=True)
+
+    def length(x: Tensor) -> Tensor:
+        return x.square().sum((1, 2)).sqrt()
+
+    V, one = R.square() / FILLED, 1.0 + torch.arange(len(X), dtype=F64)
+    rows, columns = V.sum(2, keepdim=True), V.sum(1, keepdim=True)
+    factored = X / damped(rows) / damped(columns / rows.sum(1, keepdim=True))
+    D = X * one.reshape(-1, 1, 1)
+    moment = DECAY * R[..., 0] + (1 - DECAY) * D.square().mean(2)
+    a = (moment / (1 - DECAY**2)).sqrt()
+    normal = D / (a + 1e-3 * a.mean(1, keepdim=True)).unsqueeze(-1)
+    return {
+        "adam": X / damped(V),
+        "its length": length(X / damped(V)),
+        "by rows": X / damped(V.mean(2, keepdim=True)),
+        "its length by rows": length(X / damped(V.mean(2, keepdim=True))),
+        "factored": factored,
+        "its factored length": length(factored),
+        "normalized": normal * (length(D) / length(normal)).reshape(-1, 1, 1),
+        "moment": moment,
+        "shortened": one.minimum(0.1 * math.prod(X.shape[1:]) ** 0.5 / length(X)),
+        "ratio": one / length(X),
+    }
+
+
+def of_parts(X: Tensor, R: Tensor, own: Callable[..., Tensor], spreads: Spreads) -> dict[str, Tensor]:
+    """The same, on a rank that has its ``own`` parts only."""
+    x, root, filled = own(X, 0, 1), own(R, 0, 1), torch.full((len(X),), FILLED, dtype=F64)
+    rows, columns = own(R.square().sum(2), 0), own(R.square().sum(1), 1)
+    one, two = 1.0 + torch.arange(len(X), dtype=F64), torch.full((len(X),), 2.0)
+    a = run(moments.row_roots(rows, filled, EPS, math.prod(X.shape[1:]), spreads[0]))
+    factors = run(moments.factored_roots(rows, columns, filled, EPS, spreads))
+    before = own(R[..., 0], 0)
+    direction, moment, scale = run(moments.normalize_rows_(x.clone(), one, before, DECAY, two, spreads))
+    return {
+        "adam": run(moments.divide_by_root(x, root, filled, EPS, spreads=spreads)),
+        "its length": run(moments.length_over_root(x, root, filled, EPS, spreads=spreads)),
+        "by rows": moments.step_by_rows(x, a),
+        "its length by rows": run(moments.length_by_rows(x, a, spreads)),
+        "factored": run(moments.factored_step(x, *factors, spreads)),
+        "its factored length": run(moments.factored_length(x, *factors, spreads)),
+        "normalized": direction * scale.reshape(-1, 1, 1),
+        "moment": moment,
+        "shortened": run(moments.shortened(one, x, 0.1, spreads)),
+        "ratio": run(moments.ratio(one, x, spreads)),
+    }
+
+
+@pytest.mark.parametrize(("world", "axes"), [(1, ()), (2, (0,)), (2, (1,)), (4, (0,)), (4, (0, 1))], ids=str)
+def test_all_that_moments_give_is_as_written_out_wherever_rows_and_columns_lie(world, axes):
+    X, R = torch.randn(2, 2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=F64)
+    X[0] /= 20  # the first is not shortened
+    R = R.abs()
+    expected = by_hand(X, R)
+
+    def check() -> None:
+        rank, (m, n) = distributed.get_rank(), X.shape[1:]
+        spreads: Spreads = tuple(cut(size) if axis in axes else None for axis, size in enumerate((m, n)))
+        if len(axes) == 2:
+            across, along = (
+                [distributed.new_group(ranks) for ranks in pairs]
+                for pairs in (([0, 2], [1, 3]), ([0, 1], [2, 3]))
+            )
+            spreads = cut(m, across[rank % 2]), cut(n, along[rank // 2])
+
+        def own(x: Tensor, *which: int) -> Tensor:
+            for dim, axis in enumerate(which, 1):
+                x = part(x, spreads[axis], dim)
+            return x
+
+        for name, found in of_parts(X, R, own, spreads).items():
+            true = own(expected[name], *range(expected[name].dim() - 1))
+            assert found.shape == true.shape, name
+            torch.testing.assert_close(found, true, rtol=EXACT, atol=EXACT, msg=name)
+
+    on_threads(world, check)
+
+
+def test_where_moving_averages_do_not_limit_a_step_its_root_mean_square_is_at_most_four() -> None:
+    assert moments.longest(0.9, 0.999) is None and moments.longest(0.9, 1.0) is None
+    for betas in ((0.9, 0.75), (0.5, 0.25), (0.9, 0.0)):  # β₁² >= β₂
+        assert moments.longest(*betas) == 4.0
+        assert moments.longest(*betas, moving_average=False) == pytest.approx(4.0 / (1 - betas[0]))
+    assert moments.longest(0.0, 0.0) == 4.0
+
+
+def test_entries_of_a_step_are_limited_on_both_sides():
+    x, root, one = torch.tensor([[[-6.0, 1.0, 6.0]]], dtype=F64), torch.ones(1, 1, 3).double(), torch.ones(1)
+    step = run(moments.divide_by_root(x, root, one.double(), 0.0, limit=2 * one))
+    assert step.flatten().tolist() == [-2.0, 1.0, 2.0]
+    assert moments.cut_(torch.tensor([-torch.inf, 3.0, torch.inf])).square().isfinite().all()
+
+
+def test_gradients_over_their_lengths_are_those_of_length_one_and_zero_stays_zero():
+    x, length = torch.ones(3, 2, 2, dtype=F64), torch.tensor([0.0, 0.5, 8.0], dtype=F64)
+    x[0] = 0.0
+    expected = torch.tensor([0.0, 2.0, 0.125], dtype=F64).reshape(3, 1, 1).expand(3, 2, 2)
+    assert torch.equal(moments.over_length(x, length), expected)
+    root = moments.observe_root_(torch.zeros_like(x), x, 1.0, over=length)
+    assert torch.equal(root, expected)
+
+
+def test_a_factored_step_of_zeros_is_zero_and_a_long_one_is_shortened_to_its_limit():
+    x, a = torch.ones(2, 3, 4, dtype=F64), torch.ones(2, 3, 1, dtype=F64)
+    x[0] = 0.0
+    step = run(moments.factored_step(x, a, 1e9 * torch.ones(2, 1, 4, dtype=F64)))
+    assert torch.equal(step, 4.0 * x)
+
+
+def test_a_direction_that_does_not_count_or_has_no_length_leaves_the_moments_of_rows_alone(rng):
+    D = torch.randn(2, 4, 3, generator=rng, dtype=F64)
+    scale, count = torch.tensor([1.0, 0.0], dtype=F64), torch.tensor([0.0, 1.0])
+    for size in (0.0, 1.0):
+        before = size * torch.rand(2, 4, generator=rng, dtype=F64)
+        X, moment, same = run(moments.normalize_rows_(D.clone(), scale, before, 0.9, count))
+        assert torch.equal(X[0], D[0]) and same[0] == 1.0 and same[1] == 0.0
+        assert torch.equal(moment[0], before[0])
+        assert_close(moment[1], 0.9 * before[1], scale=1, tolerance=1e-15)
+        assert (moment[1] == 0).all() or size == 1.0

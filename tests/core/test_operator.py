@@ -42,6 +42,7 @@ def twin(operator: Compensated) -> torch.Tensor:
 
 def test_to_dense_is_the_sketch_plus_the_escaped_mass(operator):
     assert_close(operator.to_dense(), twin(operator), scale=1, tolerance=1e-13)
+    assert torch.equal(operator.apply(torch.eye(operator.dim, dtype=F64)), operator.to_dense())
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -82,6 +83,13 @@ def test_rounding_noise_is_never_inverted(noise, rng):
     assert_close(operator.apply(x, -0.5), U[:, :1] @ U[:, :1].T @ x / 2, scale=1, tolerance=1e-14)
 
 
+def test_by_default_an_eigenvalue_is_noise_up_to_1e_14_of_the_largest(rng):
+    U, zero = torch.linalg.qr(torch.randn(6, 3, generator=rng, dtype=F64))[0], torch.tensor(0.0, dtype=F64)
+    lam = torch.tensor([3.0, 6e-14, 2.9e-14], dtype=F64)
+    for operator in (Compensated(U, lam, zero), Compensated.of(sketch.Sketch(U, lam, zero, zero))):
+        assert operator.spectrum()[0].tolist() == [3.0, 6e-14, 0.0]
+
+
 def test_a_threshold_is_relative_to_the_largest_eigenvalue(rng):
     U = torch.linalg.qr(torch.randn(6, 2, generator=rng, dtype=F64))[0]
     lam = torch.tensor([1e-40, 0.0], dtype=F64)
@@ -110,4 +118,5 @@ def test_batches_and_dtypes_are_kept(dtype, rng):
     one = Compensated(state.basis[1, 2], state.eigenvalues[1, 2], state.escaped_mass[1, 2])
     assert_close(y[1, 2], one.apply(x[1, 2], -0.5), scale=1, tolerance=1e-5)
     assert operator.trace().shape == operator.logdet().shape == (2, 4)
+    assert operator.outside == one.outside and operator.trace()[1, 2] == one.trace()
     assert operator.to_dense().shape == (2, 4, 8, 8)

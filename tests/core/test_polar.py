@@ -60,3 +60,10 @@ def test_the_polar_factor_does_not_depend_on_the_size_of_a_direction(size):
     X, one = matrix(4, 9, dtype=torch.float32), torch.ones(1, dtype=F64)
     (found, factor), (expected, scale) = (run(polar_(c * X, one, 3)) for c in (size, 1.0))
     assert_close(factor / size * found, scale * expected, scale=1, tolerance=1e-5)
+
+
+def test_a_block_with_more_axes_is_a_matrix_of_its_first_one():
+    x, one = matrix(3, 20).reshape(1, 3, 4, 5), torch.ones(1, dtype=F64)
+    found, factor = run(polar_(x.clone(), one, 3, (None, None, None)))
+    expected, scale = run(polar_(x.reshape(1, 3, 20), one, 3))
+    assert torch.equal(found, expected.reshape(x.shape)) and torch.equal(factor, scale)

@@ -9,7 +9,7 @@ from checks import assert_close
 from sketchy import reference
 from sketchy.core import dense as whole
 from sketchy.core import sketch
-from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, precondition_
+from sketchy.core.preconditioner import STALE, InverseRoot, inverse_root, inverse_root_task, precondition_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import run
 
@@ -61,8 +61,9 @@ def test_an_inverse_root_is_the_dense_power_of_the_damped_sketch(rank, solver, e
     S = S + eps * torch.linalg.eigvalsh(S)[-1] * torch.eye(DIM, dtype=F64)
     x = torch.randn(1, DIM, 3, generator=rng, dtype=F64)
     expected = reference.pseudo_power((S + S.T) / 2, -exponent) @ x
-    found = applied(inverse_root(state, exponent, eps), x)
-    assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+    root = inverse_root(state, exponent, eps)
+    assert_close(applied(root, x), expected, scale=expected.abs().max(), tolerance=EXACT)
+    assert root.rest == (rank < DIM)
 
 
 @pytest.mark.parametrize("exponent", EXPONENTS)
@@ -128,10 +129,13 @@ def test_a_stale_sketch_lengthens_a_weak_direction_by_the_same_factor_for_every_
     lam = torch.tensor([[5.0, 1.0, 1e-6, 0.0]], dtype=F64)
     U, zero = torch.eye(DIM, 4, dtype=F64)[None], torch.zeros(1, dtype=F64)
     eye = torch.eye(DIM, dtype=F64)[None]
-    found = applied(inverse_root(Sketch(U, lam, zero, zero), exponent, 0.0, stale=True), eye)[0].diagonal()
+    state = Sketch(U, lam, zero, zero)
+    found = applied(inverse_root(state, exponent, 0.0, stale=True), eye)[0].diagonal()
     average = (6 / DIM) ** -exponent
     assert_close(found[:2], lam[0, :2] ** -exponent, scale=1, tolerance=1e-6)
     assert found[2].item() == pytest.approx(average * STALE**-0.25)
+    for fresh in (inverse_root(state, exponent, 0.0), run(inverse_root_task(state, exponent, 0.0))):
+        assert applied(fresh, eye)[0, 2, 2].item() == pytest.approx(1e-6**-exponent)
     assert_close(found[4:], torch.full((DIM - 4,), average, dtype=F64), scale=average, tolerance=1e-6)
 
 
@@ -144,3 +148,23 @@ def test_against_rounding_a_share_of_the_average_is_added_to_each_eigenvalue(rou
     expected = reference.pseudo_power((S + S.T) / 2, -0.25) @ x
     found = applied(inverse_root(state, 0.25, 0.0, rounding=rounding), x)
     assert_close(found, expected, scale=expected.abs().max(), tolerance=EXACT)
+
+
+def test_an_eigenvalue_counts_as_never_seen_up_to_1e_14_of_the_largest():
+    lam, zero = torch.tensor([[1.0, 1.1e-14, 0.9e-14]], dtype=F64), torch.zeros(1, dtype=F64)
+    eye = torch.eye(3, dtype=F64)[None]
+    found = applied(inverse_root(Sketch(eye, lam, zero, zero), 0.5, 0.0), eye)[0].diagonal()
+    assert found.tolist() == pytest.approx([1.0, 1.1e-14**-0.5, 3**0.5])
+
+
+def test_the_roots_of_a_stack_are_those_of_its_members(rng):
+    """One has seen all directions, one a few, and one none."""
+    A = torch.randn(3, DIM, 9, generator=rng, dtype=F64)
+    A[1, :, 2:], A[2] = 0.0, 0.0
+    state = sketch.update(sketch.empty(DIM, 5, batch=(3,), dtype=F64), A)
+    together = inverse_root(state, 0.25, 1e-3, stale=True, rounding=0.01)
+    for i in range(3):
+        own = Sketch(*(x[i : i + 1] for x in state.tensors.values()))
+        alone = inverse_root(own, 0.25, 1e-3, stale=True, rounding=0.01)
+        assert_close(together.gain[i : i + 1], alone.gain, scale=1, tolerance=1e-14)
+        assert_close(together.scale[i : i + 1], alone.scale, scale=1, tolerance=1e-14)

@@ -56,6 +56,23 @@ def test_products_and_norms_are_those_of_the_dense_root(dim, rank, updates):
     assert float(W.outside) >= float(torch.linalg.matrix_norm(expected, 2)) * (1 - 1e-12)
 
 
+def test_weights_are_inverse_roots_relative_to_the_mean_of_each_sketch():
+    """Also if the last eigenvalue is not zero, as in a full covariance; an empty sketch has the weights 1."""
+    lam, rho = (
+        torch.tensor([[6.0, 2.0], [4.0, 3.0], [0.0, 0.0]], dtype=F64),
+        torch.tensor([2.0, 0.0, 0.0], dtype=F64),
+    )
+    W = whitening(Sketch(torch.eye(4, 2, dtype=F64).expand(3, 4, 2), lam, rho, rho))
+    inside, outside = lam + rho.unsqueeze(-1), rho.clone()
+    for values in (inside, outside):
+        values[0], values[1] = (values[0] / 4 + DAMPING) ** -0.5, (values[1] / 1.75 + DAMPING) ** -0.5
+        values[2] = 1.0
+    assert_close(W.inside, inside, scale=1, tolerance=1e-14)
+    assert_close(W.outside, outside, scale=32, tolerance=1e-14)
+    for found, expected in zip(W.short, (inside, inside - outside.unsqueeze(-1), outside), strict=True):
+        assert_close(found, expected, scale=32, tolerance=1e-14)
+
+
 def whitened_update(sketch: Sketch, G: Tensor, W: Whitening, beta2: float) -> Sketch:
     norm = torch.linalg.matrix_norm(G.double())
     whitened = Whitened(W, G.mT @ sketch.basis, W.outside * norm)
