@@ -159,6 +159,16 @@ def test_an_error_in_one_task_reaches_the_caller():
         run(gather([broken(), broken()]))
 
 
+def test_products_keep_the_dtype_of_their_factors_where_autocast_would_shorten_it():
+    A = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (A @ A).dtype == torch.bfloat16
+        with tasks.without_autocast(A.device):
+            assert (A @ A).dtype == F32
+    with tasks.without_autocast(torch.device("meta")):  # it has no autocast
+        assert A.to("meta").dtype == F32
+
+
 def test_values_of_a_device_are_not_read():
     assert read(torch.zeros(2), torch.zeros(2, device="meta")) is None
 
