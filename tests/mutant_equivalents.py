@@ -12,6 +12,11 @@ from mutant_changes import Mutant
 _LAST = "there are only two axes, so the second is the last"
 _NEW_AXIS = "there is only one axis, so a new second one is the last"
 _EQUAL = "differs only where a computed number equals the limit exactly; there both ways are right"
+_ONE = "all axes but the first have the length one"
+_SYMMETRIC = "the matrix is symmetric"
+_EVEN = "any numbers that fill the interval evenly will do"
+_PANELS = "panels cut the work, and change no result"
+_AT_MOST_ONE = "where there is a limit, β₁² >= β₂, and the second number is at most 1 in both forms"
 _NOTHING = "zero is divided or multiplied: any number will do"
 _BOTH_WAYS = "both ways give the same numbers up to rounding, at another cost"
 _TUNING = "a limit between two accurate ways; four times as much is as good"
@@ -93,6 +98,33 @@ SAME: dict[str, dict[str, str]] = {
         "return torch.where(inside ⟦> → >=⟧ floor, inside, 0.0), outside": _EQUAL,
         "return torch.where(positive, torch.where(positive, mu, ⟦1.0 → 4.0⟧) ** power, 0.0)": "the zero replaces it",
     },
+    "src/sketchy/core/members.py": {
+        "while step ⟦< → <=⟧ self.count and self.index % step == 0:": "a last round, in which nobody has a partner",
+    },
+    "src/sketchy/core/moments.py": {
+        "_LEAST = ⟦1e-100 → 4e-100⟧  # of the scale of a direction, where it is squared": "a limit that keeps squares in range; its neighbours are as good",
+        "unit = scale.clamp(_LEAST, ⟦1 → 2⟧ / _LEAST) * (scale > 0)": "a limit that keeps squares in range; its neighbours are as good",
+        "limit = _LONGEST ⟦* → /⟧ max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)": "where there is a limit, β₁² >= β₂, and the maximum is 1",
+        "limit = _LONGEST * max(1.0, (1 - beta1⟦** → *⟧2) / (1 - beta2) ** 0.5)": _AT_MOST_ONE,
+        "limit = _LONGEST * max(1.0, (1 - beta1**2) ⟦/ → *⟧ (1 - beta2) ** 0.5)": _AT_MOST_ONE,
+        "limit = _LONGEST * max(1.0, (1 - beta1**2) / (⟦1 → 2⟧ - beta2) ** 0.5)": _AT_MOST_ONE,
+        "limit = _LONGEST * max(1.0, (1 - beta1**2) / (1 ⟦- → +⟧ beta2) ** 0.5)": _AT_MOST_ONE,
+        "most = entries.amax(⟦- → ⟧1) if entries.shape[1] else root.new_zeros(len(root))  # nothing may lie here": _LAST,
+        "return x / like(torch.where(length > 0, length, ⟦1.0 → 4.0⟧), x)": _NOTHING,
+        "whole = yield from total(rows.sum(⟦- → ⟧1, keepdim=True), spreads[0])": _LAST,
+        "share = columns / torch.where(whole > 0, whole, ⟦1.0 → 4.0⟧)": _NOTHING,
+        "damped = root + (yield from _damping(root, eps, spreads)).unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
+        "mean = rows * (size(rows.shape[⟦- → ⟧1], spread) / entries)": _LAST,
+        "return (yield from damped_inverse_root(mean, eps, spread)) * filled.sqrt().unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
+        "return (y * like(torch.where(length > 0, wanted / length, ⟦0.0 → 1.0⟧), y)).reshape(x.shape)": _NOTHING,
+        "factor, weight, filled = (rate.unsqueeze(⟦- → ⟧1) for rate in rates)": _NEW_AXIS,
+        "a = (moment ⟦/ → *⟧ filled).sqrt()": "only ratios of a to its mean count, and ``filled`` cancels",
+        "return unit.square() / columns, (1 - decay) * (count > 0).double(), correction(decay, count.clamp(min=⟦1 → 2⟧))": "only ratios of a to its mean count, and ``filled`` cancels",
+        "mean = a.mean(⟦- → ⟧1, keepdim=True)": _LAST,
+        "mean = (yield from total(a.sum(⟦- → ⟧1, keepdim=True), rows)) / rows.size": _LAST,
+        "both = torch.stack([energy.sum(⟦- → ⟧1), (energy * weights.square()).sum(-1)])": _LAST,
+        "both = torch.stack([energy.sum(-1), (energy * weights.square()).sum(⟦- → ⟧1)])": _LAST,
+    },
     "src/sketchy/core/polar.py": {
         "X = X.div_(like(torch.where(length > 0, length, ⟦1.0 → 4.0⟧), X))": _NOTHING,
         "P = P / like(torch.where(size > 0, size, ⟦1.0 → 4.0⟧), P)": _NOTHING,
@@ -122,6 +154,13 @@ SAME: dict[str, dict[str, str]] = {
         "NEAREST = ⟦2.0 → 8.0⟧**20  # a ``fade`` without effect": "any number well above 1 rounds to the nearest",
         "NEAREST = 2.0**⟦20 → 21⟧  # a ``fade`` without effect": "any number well above 1 rounds to the nearest",
         "unit = s.double().⟦amax → amin⟧().clamp(min=torch.finfo(torch.float32).tiny)  # squares must not underflow": "any of the scales will do: squares of their ratios fit float64",
+        "_ROUNDING = 2.0**-⟦10 → 11⟧": "a limit well above all rounding errors; its neighbours are as good",
+        "_STEP, _ROW, _COLUMN = ⟦0.6180339887498949 → 2.4721359549995796⟧, 0.7548776662466927, 0.5698402909980532": _EVEN,
+        "_STEP, _ROW, _COLUMN = 0.6180339887498949, ⟦0.7548776662466927 → 3.019510664986771⟧, 0.5698402909980532": _EVEN,
+        "_STEP, _ROW, _COLUMN = 0.6180339887498949, 0.7548776662466927, ⟦0.5698402909980532 → 2.279361163992213⟧": _EVEN,
+        "for start, count, by in ((first, rows, _ROW), (⟦0 → 1⟧, columns, _COLUMN))": _EVEN,
+        "phase = (step.double().reshape(-1, 1) ⟦* → /⟧ _STEP + down).frac_().float()": "1 / _STEP is 1 + _STEP (golden ratio)",
+        "return (phase.unsqueeze(-1) + across.float()).frac_().mul_(1 - ⟦2 → 3⟧ * _ROUNDING).add_(_ROUNDING)": "off the upper end by twice as much, which is as good",
     },
     "src/sketchy/core/rank_one.py": {
         "_SAFE_SHARE = ⟦0.1 → 0.4⟧": "more vectors are orthogonalised twice: the same up to rounding",
@@ -129,13 +168,44 @@ SAME: dict[str, dict[str, str]] = {
         "nothing = beta <= ⟦16 → 17⟧ * torch.finfo(x.dtype).eps * size": _ROUNDING,
         "nothing = beta ⟦<= → <⟧ 16 * torch.finfo(x.dtype).eps * size": _EQUAL,
         "z.masked_fill_(z ⟦<= → <⟧ NOISE * lam[:, -1:], 0.0)": _EQUAL,
-        "broken = ~S.isfinite().all(-1).⟦all → any⟧(-1)  # LAPACK raises an error on nan and inf": "a bad entry of v is in every row of v vᵀ",
+        "NOISE = ⟦1e-14 → 4e-14⟧": _ROUNDING,
+        "if bool((beta < _SAFE_SHARE * torch.linalg.vector_norm(p, dim=⟦- → ⟧1)).any()):": "compares with the largest entry of p instead of its length: another safe share",
+        "if bool((beta < _SAFE_SHARE * torch.linalg.vector_norm(p, dim=-⟦1 → 2⟧)).any()):": "compares with the largest entry of p instead of its length: another safe share",
+        "size = torch.linalg.vector_norm(x, dim=⟦- → ⟧1, keepdim=True)": _LAST,
+        "beta, rest = beta.masked_fill(nothing, 0.0), rest.masked_fill(nothing.unsqueeze(⟦- → ⟧1), 0.0)": _ONE,
+        "beta, rest = beta.masked_fill(nothing, 0.0), rest.masked_fill(nothing.unsqueeze(-⟦1 → 2⟧), 0.0)": _ONE,
+        "torch.div(rest, beta.clamp(min=least).unsqueeze(⟦- → ⟧1), out=basis[:, :1])": _ONE,
+        "torch.div(rest, beta.clamp(min=least).unsqueeze(-⟦1 → 2⟧), out=basis[:, :1])": _ONE,
+        "broken = ~S.isfinite().all(⟦- → ⟧1).all(-1)  # LAPACK raises an error on nan and inf": _SYMMETRIC,
+        "broken = ~S.isfinite().all(-⟦1 → 2⟧).all(-1)  # LAPACK raises an error on nan and inf": _SYMMETRIC,
+        "broken = ~S.isfinite().all(-1).all(⟦- → ⟧1)  # LAPACK raises an error on nan and inf": _LAST,
+        'lam, Q = torch.linalg.eigh(S.masked_fill(broken.reshape(-1, 1, 1), ⟦0.0 → 1.0⟧), UPLO="U")': "the results of broken matrices are replaced by nan",
     },
     "src/sketchy/core/regret.py": {
         "size = pulled.square().sum(⟦- → ⟧1)": _LAST,
+        "c = ((pulled * gradients).sum(⟦- → ⟧1) / size.clamp(min=torch.finfo(size.dtype).tiny)).clamp(min=0)": _LAST,
+        "rise = torch.linalg.eigvalsh(torch.diff(H, dim=0, prepend=torch.zeros_like(H[:⟦1 → 2⟧])))[:, -1].clamp(min=0)": "a second zero in front has no difference to the first",
+        "mismatch = torch.linalg.vector_norm(c.unsqueeze(⟦- → ⟧1) * pulled - gradients, dim=-1)": _NEW_AXIS,
+        "mismatch = torch.linalg.vector_norm(c.unsqueeze(-1) * pulled - gradients, dim=⟦- → ⟧1)": _LAST,
+        "return (c * (pulled * steps).sum(⟦- → ⟧1)).sum() / 2 + diameter * mismatch.sum() + diameter**2 / 2 * rise.sum()": _LAST,
+        "C = gradients.mT @ (weights.unsqueeze(⟦- → ⟧1) * gradients)": _NEW_AXIS,
+        "energy = (weights - curvature).clamp(min=0) @ gradients.square().sum(⟦- → ⟧1)": _LAST,
     },
     "src/sketchy/core/sketch.py": {
         "U = gaussian(dim, rank, seed=0, like=torch.empty(⟦0 → 1⟧, dtype=dtype, device=device))": "only its dtype and device are used",
+        "unit = power_of_two(lam[..., 0].sqrt(), first.eigenvalues[..., 0], beta2=⟦1.0 → 4.0⟧, most=MOST)": "any power of two near these sizes will do",
+    },
+    "src/sketchy/core/spread.py": {
+        "return (yield from total(energy.sum(⟦- → ⟧1), *spreads)).sqrt()": _LAST,
+        "ranks: Ranks = Ranks((), 0, 1)": "never used: `solved` gives the ranks",
+        "known = len(arguments[0]) ⟦> → >=⟧ ranks.index": "the next rank takes none of the matrices instead of the first, and gives nothing either",
+        "own = [x[rows] if known else x[:⟦1 → 2⟧] for x in arguments[:count]]": "only the shapes of its results count",
+        "return _shared(found, rows if known else slice(⟦0 → 1⟧, 0), len(arguments[0]), ranks)": "both are empty",
+    },
+    "src/sketchy/core/tasks.py": {
+        "return numbers is not None and all(low ⟦< → <=⟧ x < high for row in numbers for x in row)": _EQUAL,
+        "return numbers is not None and all(low < x ⟦< → <=⟧ high for row in numbers for x in row)": _EQUAL,
+        "return values[⟦0 → 1⟧]": "they are all equal, and there are at least two",
     },
     "src/sketchy/core/whitening.py": {
         "rho = rho.unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
@@ -149,11 +219,42 @@ SAME: dict[str, dict[str, str]] = {
         "values = torch.cat([lam + rho, rho], -1) / torch.where(mean > 0, mean, ⟦1.0 → 4.0⟧)": _NOTHING,
         "gain = inside - outside.unsqueeze(⟦- → ⟧1)": _NEW_AXIS,
     },
+    "src/sketchy/core/tuned/descent.py": {
+        'if p.device.type ⟦!= → ==⟧ "cpu" or p.dtype != x.dtype or not (p.is_contiguous() and x.is_contiguous()):': _BOTH_WAYS,
+        "if not ⟦1e-20 → 4e-20⟧ < c < 1e20:": "a moderate factor; the plain operations take the others, to the same numbers up to rounding",
+        "if not 1e-20 ⟦< → <=⟧ c < 1e20:": "a moderate factor; the plain operations take the others, to the same numbers up to rounding",
+        "if not 1e-20 < c ⟦< → <=⟧ 1e20:": "a moderate factor; the plain operations take the others, to the same numbers up to rounding",
+        "if not 1e-20 < c < ⟦1e20 → 4e+20⟧:": "a moderate factor; the plain operations take the others, to the same numbers up to rounding",
+        "dampening=⟦0.0 → 1.0⟧,": "used only with momentum, which is 0",
+        "is_first_step=⟦False → True⟧,": "used only with momentum, which is 0",
+    },
+    "src/sketchy/core/tuned/panels.py": {
+        '⟦or → and⟧ x.device.type != "cpu"': _PANELS,
+        "⟦or → and⟧ x.dim() < 2": _PANELS,
+        "or x.nbytes ⟦<= → <⟧ sizes.PANEL_BYTES": _PANELS,
+    },
     "src/sketchy/core/tuned/products.py": {
         "return A.baddbmm_(X, (_contiguous(Y) if _collides(A, X.shape[-⟦1 → 2⟧]) else Y).mT)": _BOTH_WAYS,
         "if not A.dim() ⟦== → !=⟧ X.dim() == Y.dim() == 3:": _BOTH_WAYS,
         "return _contiguous(X) if X.shape[-1] ⟦<= → <⟧ _FEW else X": _BOTH_WAYS,
         "if _transposed(A) ⟦and → or⟧ X.shape[-1] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves": _BOTH_WAYS,
+        "_ROWS = ⟦512 → 513⟧": _BOTH_WAYS,
+        "_PADDING = ⟦8 → 9⟧": _BOTH_WAYS,
+        "return _contiguous(X) if X.shape[-⟦1 → 2⟧] <= _FEW else X": _BOTH_WAYS,
+        "if not A.dim() == X.dim() ⟦== → !=⟧ Y.dim() == 3:": _BOTH_WAYS,
+        "if _transposed(A) and X.shape[-⟦1 → 2⟧] <= _FEW:  # with more columns, copying Yᵀ costs more than it saves": _BOTH_WAYS,
+        "half = l // ⟦2 → 3⟧  # three quarters of the product are enough": _BOTH_WAYS,
+        "l = L.shape[-⟦1 → 2⟧]": "the triangle is square",
+        "W, half = L.new_empty(L.shape), l // ⟦2 → 3⟧  # half of the product is enough": _BOTH_WAYS,
+        "if A.dim() == X.dim() == ⟦3 → 4⟧ and A.shape[-2] > _ROWS and _collides(A, X.shape[-1]):": _BOTH_WAYS,
+        "if A.dim() == X.dim() == 3 and A.shape[-2] > _ROWS and _collides(A, X.shape[-⟦1 → 2⟧]):": _BOTH_WAYS,
+        "return X[0].contiguous().unsqueeze(0) if X.dim() ⟦== → !=⟧ 3 and X.shape[0] == 1 else X.contiguous()": _BOTH_WAYS,
+        "return X[0].contiguous().unsqueeze(0) if X.dim() == ⟦3 → 4⟧ and X.shape[0] == 1 else X.contiguous()": _BOTH_WAYS,
+        'return A.device.type == "cpu" and columns <= _FEW and A.stride(-2) * A.element_size() % _PAGE == 0': _BOTH_WAYS,
+        "return A.stride(-1) ⟦!= → ==⟧ 1 and A.stride(-2) == 1": _BOTH_WAYS,
+        "return A.stride(-1) != ⟦1 → 2⟧ and A.stride(-2) == 1": _BOTH_WAYS,
+        "return A.stride(-1) != 1 ⟦and → or⟧ A.stride(-2) == 1": _BOTH_WAYS,
+        "return A.stride(-1) != 1 and A.stride(-2) ⟦== → !=⟧ 1": _BOTH_WAYS,
     },
     "src/sketchy/frequent_directions.py": {
         "past = self._sketch.eigenvalues[⟦0 → 1⟧]": "`update` itself scales what is extreme in this unit",
@@ -166,12 +267,32 @@ SAME: dict[str, dict[str, str]] = {
     "src/sketchy/optim/descend.py": {
         "if ⟦any → all⟧(p.dtype != direction.dtype for p in params):": "weights of a stack have one dtype",
         "return descend_in_one_pass_(p, x, move, float(lr) * decay / move if move else ⟦0.0 → 1.0⟧)": "the kernel refuses a rate of zero",
+        "if decay ⟦> → >=⟧ 0 and good is None:": "a decay of zero adds nothing",
+    },
+    "src/sketchy/optim/stack.py": {
+        "if len(own) ⟦== → !=⟧ 1 and value.shape == own[0].shape:": _BOTH_WAYS,
+        "norm = (yield from total(rows.sum(⟦- → ⟧1), *spreads[:1])).sqrt()": _LAST,
+        "if within((yield Request(read, (size,))), ⟦- → ⟧1.0, limit):  # false for NaN": "gradients that are known to be good are treated like others, to the same numbers at another cost",
+        "if within((yield Request(read, (size,))), -⟦1.0 → 4.0⟧, limit):  # false for NaN": "norms are not negative",
+        "self.good = size ⟦< → <=⟧ limit": _EQUAL,
+        "if layout.count ⟦> → >=⟧ 1:": _BOTH_WAYS,
+        "return which.unsqueeze(⟦- → ⟧1).expand(-1, len(x) // len(which)).reshape(-1, *[1] * (x.dim() - 1))": _NEW_AXIS,
+    },
+    "src/sketchy/optim/step.py": {
+        'steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] ⟦> → >=⟧ 1 else None': _BOTH_WAYS,
+        "if plan.preconditioner.waits and first ⟦> → >=⟧ 1 and not within(steps, first - 0.5, math.inf):": _BOTH_WAYS,
+        "if plan.preconditioner.waits and first > 1 and not within(steps, first ⟦- → +⟧ 0.5, math.inf):": _BOTH_WAYS,
+        "if within(steps, ⟦- → ⟧math.inf, first - 0.5):": _BOTH_WAYS,
+        "if within(steps, -math.inf, first - ⟦0.5 → 2.0⟧):": _BOTH_WAYS,
     },
     "src/sketchy/optim/parts/grafts.py": {
         "return ⟦1.0 → 4.0⟧": "moments with a decay of 1 or more are sums",
+        'return state["row_moment"].sum(⟦- → ⟧1) / weights(options["betas"][1])[1]': _LAST,
     },
     "src/sketchy/optim/parts/sketches.py": {
         'stack.own("turn"), list(good.long().unbind()) if good is not None ⟦and → or⟧ known else 1': "the same on a CPU; on an accelerator it would wait for the device",
+        'if ⟦all → any⟧(axis.exact for axis in self.live) or stack.group["solver"] == "exact":': _BOTH_WAYS,
+        "return None if exact is None or self.whitened else exact.stored(state).eigenvalues.sum(⟦- → ⟧1)": _LAST,
     },
 }
 

@@ -149,6 +149,14 @@ def _apply(mutant: Mutant, tree: Path) -> bool:
     return True
 
 
+def _forget() -> None:
+    """Empty the caches of the package: what an earlier test left there would hide the lines that made it."""
+    for name, module in list(sys.modules.items()):
+        for value in list(vars(module).values()) if name.split(".")[0] == "sketchy" else ():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
 def _replace(owner: Any, name: str, old: Any, new: Any) -> None:
     old_function, new_function = _function(old), _function(new)
     if old_function is not None and new_function is not None:
@@ -266,6 +274,7 @@ class Runs:
                 inside = frame.f_code.co_filename.startswith(source)
                 return watch if inside and calls[frame.f_code] <= CALLS else None
 
+            _forget()
             start = time.process_time()
             threading.settrace(watch)  # for threads that the test starts (`ranks.on_threads`)
             sys.settrace(watch)

@@ -9,7 +9,7 @@ from checks import assert_close
 from sketchy.core import sketch, tasks
 from sketchy.core.preconditioner import inverse_root, inverse_root_task
 from sketchy.core.sketch import SOLVERS, Sketch, update_task
-from sketchy.core.tasks import Request, Task, certain, gather, read, run
+from sketchy.core.tasks import Request, Task, Unread, certain, gather, read, run
 
 RANK, STEPS = 6, 8
 SIZES = ((20, 9), (12, 30), (40, 7))  # d and k
@@ -159,6 +159,16 @@ def test_an_error_in_one_task_reaches_the_caller():
         run(gather([broken(), broken()]))
 
 
+def test_products_keep_the_dtype_of_their_factors_where_autocast_would_shorten_it():
+    A = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (A @ A).dtype == torch.bfloat16
+        with tasks.without_autocast(A.device):
+            assert (A @ A).dtype == F32
+    with tasks.without_autocast(torch.device("meta")):  # it has no autocast
+        assert A.to("meta").dtype == F32
+
+
 def test_values_of_a_device_are_not_read():
     assert read(torch.zeros(2), torch.zeros(2, device="meta")) is None
 
@@ -166,6 +176,17 @@ def test_values_of_a_device_are_not_read():
         return (yield Request(read, (torch.zeros(3, device="meta"),)))
 
     assert run(ask_device()) is None
+
+    def ask_result(count: int) -> Task[object]:
+        return (yield Request(lengths, (torch.zeros(count, 2, device="meta"),)))
+
+    found = run(gather([ask_result(3), ask_result(1)]))
+    assert [(norms.shape, numbers) for norms, numbers in found] == [((3,), None), ((1,), None)]
+
+
+def lengths(x: Tensor) -> tuple[Tensor, Unread]:
+    norms = x.norm(dim=-1)
+    return norms, Unread((norms,))
 
 
 def test_a_condition_is_certain_if_it_is_known_and_holds_in_every_row(monkeypatch):

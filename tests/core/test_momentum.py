@@ -91,3 +91,14 @@ def test_bfloat16_storage_rounds_once_a_step_and_the_step_itself_is_not_rounded(
     assert returned.dtype == F32 and M.dtype == torch.bfloat16
     assert_close(returned, 0.9 * exact / (1 - 0.9) + 0.1 * G, scale=1, tolerance=1e-5)
     assert ((M.double() - exact).abs() <= BFLOAT16 * exact.abs() + 1e-7).all()
+
+
+@pytest.mark.parametrize("moving_average", [True, False])
+def test_a_momentum_whose_gradient_is_not_good_stays_to_the_bit(moving_average, rng):
+    M, G = torch.randn(2, 2, 3, generator=rng, dtype=F64)
+    G[1] = 0.0
+    kept, good, step = M.clone(), torch.tensor([True, False]), torch.tensor([5.0, 4.0])
+    run(momentum.advance_(M, G, 0.9, step, moving_average=moving_average, nesterov=True, good=good))
+    expected = 0.9 * kept[0] + (0.1 if moving_average else 1.0) * G[0]
+    assert_close(M[0], expected, scale=1, tolerance=EXACT)
+    assert torch.equal(M[1], kept[1])

@@ -118,6 +118,22 @@ def test_two_codes_in_a_byte_come_back(n: int, seed: int) -> None:
     assert packed.dtype == torch.uint8 and packed.shape == (2, 3, -(-n // 2))
     assert torch.equal(quantize.unpack(packed, n), c)
     assert not quantize.unpack(torch.zeros_like(packed), n).any()
+    assert n % 2 == 0 or not (packed[..., -1] >> 4).any()  # nothing is there
+
+
+def test_the_largest_numbers_come_back_with_their_signs() -> None:
+    x = torch.tensor([[3.0, -3.0, 0.0]])
+    for levels in (quantize.EIGHT_BITS, quantize.FOUR_BITS):
+        c, s = quantize.encode(x, levels, F32)
+        c = c if levels == quantize.EIGHT_BITS else quantize.unpack(quantize.pack(c), 3)
+        assert torch.equal(quantize.decode(c, s, levels, F32), x)
+
+
+def test_codes_of_roots_are_as_written() -> None:
+    """floor(t + dither), and at least 1 if r > 0."""
+    t = torch.tensor([[0.0, 0.3, 1.3, 1.7, 254.2, 254.8, 255.0]])
+    c, s = quantize.encode_roots(2.0 * (t / 255) ** 2, torch.full_like(t, 0.5), F32)
+    assert c.tolist() == [[0, 1, 1, 2, 254, 255, 255]] and s.tolist() == [[2.0]]
 
 
 @given(n=SIZES, seed=SEEDS, exponent=EXPONENTS, step=st.integers(1, 10**6))
@@ -176,5 +192,12 @@ def test_the_expected_error_is_that_of_rounding(levels: int, n: int) -> None:
     y = quantize.decode(c, s, levels, F32)
     true = float((y - x).norm() / x.norm())
     assert float(quantize.relative_error(y, s, levels)) == pytest.approx(true, rel=0.05)
+    halves = quantize.relative_error(y.unflatten(0, (32, 2)), s.unflatten(0, (32, 2)), levels)
+    assert float(halves) == pytest.approx(true, rel=0.05)
     assert float(quantize.relative_error(y * 1e-30, s * 1e-30, levels)) == pytest.approx(true, rel=0.05)
     assert float(quantize.relative_error(0 * y, s, levels)) == 0.0
+    one = torch.zeros(1, 300)
+    one[0, 0] = 3.0  # the other blocks have no errors
+    expected = (128 / 12) ** 0.5 / levels
+    scales = quantize.encode(one, levels, F32)[1]
+    assert float(quantize.relative_error(one, scales, levels)) == pytest.approx(expected)

@@ -1,5 +1,6 @@
 """The rank-one FD-update equals the exact solver; many sketches at once; vectors that are not finite."""
 
+import pytest
 import torch
 
 from sketchy.core import sketch
@@ -49,6 +50,42 @@ def test_a_sketch_that_meets_nan_leaves_the_others_alone(rng: torch.Generator) -
         basis, eigenvalues = folded.basis(), folded.eigenvalues
     assert eigenvalues[1].isnan().all()
     assert eigenvalues[[0, 2]].isfinite().all() and basis[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e100, torch.inf, torch.nan])
+def test_a_vector_whose_square_overflows_breaks_only_its_own_sketch(scale: float) -> None:
+    """Some entries of v vᵀ are not finite. LAPACK would raise an error, even if no row is all infinite."""
+    entries = [-1.5e82, 2e-159, -3.8e-64, 2e-272, 6.7e81, -8e-216, 4.6e44]
+    eye, rank = torch.eye(DIM).double(), len(entries)
+    basis = torch.stack([eye[:rank].clone()] * 2)
+    eigenvalues, x = torch.linspace(0, 1, rank).double().repeat(2, 1), torch.zeros(2, DIM).double()
+    x[0, 1], x[1, :rank] = 1.0, torch.tensor(entries).double()
+    folded = fold_(basis, eigenvalues, x, torch.tensor([[1.0], [scale]]).double())
+    assert folded.eigenvalues[0].isfinite().all() and folded.eigenvectors[0].isfinite().all()
+    assert folded.eigenvalues[1].isnan().all() and folded.eigenvectors[1].isnan().all()
+
+
+def test_a_basis_whose_mass_has_all_been_subtracted_is_zero() -> None:
+    basis, eigenvalues = torch.zeros(2, 3, DIM).double(), torch.zeros(2, 3).double()
+    for i in range(3):  # the second sketch has one direction more than the others
+        x = torch.eye(DIM).double()[[i, i]] * torch.tensor([[1.0], [1.0 if i else 2.0]])
+        folded = fold_(basis, eigenvalues, x)
+        basis, eigenvalues = folded.basis(), folded.eigenvalues
+    assert folded.escaped.flatten().tolist() == [1.0, 1.0]
+    assert (eigenvalues[0] == 0).all() and (basis[0] == 0).all()
+    assert eigenvalues[1].tolist() == [0.0, 0.0, 3.0] and (basis[1, :2] == 0).all()
+    assert basis[1, 2].abs().tolist() == torch.eye(DIM)[0].tolist()
+
+
+def test_a_vector_is_taken_apart_exactly_even_if_rows_are_only_nearly_orthonormal(
+    rng: torch.Generator,
+) -> None:
+    U = torch.linalg.qr(torch.randn(DIM, RANK, generator=rng, dtype=torch.float64))[0].T
+    U = U + 1e-5 * torch.randn(U.shape, generator=rng, dtype=torch.float64)
+    x = (U[1:].sum(0) + 1e-3 * U[0]).unsqueeze(0)
+    folded = fold_(U.unsqueeze(0).clone(), torch.arange(RANK).double().unsqueeze(0), x)
+    found = folded.combine(torch.ones(1, RANK).double())
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-13)
 
 
 def test_a_vector_whose_square_underflows_leaves_the_sketch_as_it_was(rng: torch.Generator) -> None:

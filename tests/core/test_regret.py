@@ -70,14 +70,14 @@ def test_the_step_skipping_bound_is_as_printed() -> None:
     ]
     G = [g.double() for g in G]
     errors = 1 / 2 + 25 / (4 * 4)  # A² / (2 λ^(3/2)) on a diagonal
-    last, first, D, eta = math.sqrt(2) + 3, 3.0, 2.0, 0.5
+    last, first, D, eta = math.sqrt(2) + 3, 3.0, 3.0, 0.5
     expected = D**2 / eta * last + eta / 2 * (2 * last - 2 * first + errors)
     assert float(regret.epoch_adagrad(G, D, eta)) == pytest.approx(expected)
 
 
 def test_the_step_skipping_bound_of_a_sketch_adds_what_may_escape(rng: torch.Generator) -> None:
     """D²/(2η) √(d (d - l) Ω_l), with Ω_l of what was added to G_0; at l = d nothing escapes."""
-    g, D, eta, rank = 0.1 * torch.randn(3, 20, 5, generator=rng, dtype=torch.float64), 3.0, 0.5, 2
+    g, D, eta, rank = 0.1 * torch.randn(3, 20, 5, generator=rng, dtype=torch.float64), 3.0, 0.7, 2
     G = [
         torch.eye(5).double(),
         *(torch.eye(5) + torch.cat(list(g[:k])).T @ torch.cat(list(g[:k])) for k in (1, 3)),
@@ -96,14 +96,22 @@ def test_ada_fd_at_the_best_rate_is_the_geometric_mean() -> None:
     assert float(regret.ada_fd(LAM, rho, D, eta, delta)) == pytest.approx(D * math.sqrt(2 * trace * 3))
 
 
+def test_ada_fd_is_as_written() -> None:
+    rho, D, trace, eta = torch.tensor([4.0, 0.0, 1.0, 4.0]).double(), 3.0, 6.5, 0.5
+    for delta, factor in ((2.0, 2.0), (8.0, 1.0)):
+        expected = eta * factor * trace + D**2 / (2 * eta) * 5
+        assert float(regret.ada_fd(LAM, rho, D, eta, delta)) == pytest.approx(expected)
+
+
 def test_ada_fd_upper_is_as_written() -> None:
-    rho, D, trace, eta, delta = torch.tensor([4.0, 0.0, 1.0, 4.0]).double(), 2.0, 6.5, 0.5, 2.0
+    rho, D, trace, eta, delta = torch.tensor([4.0, 0.0, 1.0, 4.0]).double(), 3.0, 6.5, 0.5, 2.0
     expected = eta * 3 / delta * trace + D**2 / (2 * eta) * (delta + trace + 3 * 5)
     assert float(regret.ada_fd_upper(LAM, rho, 3, D, eta, delta)) == pytest.approx(expected)
     none = torch.zeros(4).double()
     assert float(regret.ada_fd_upper(LAM, none, 3, D, eta, delta)) == pytest.approx(
         float(regret.ada_lr(LAM, D, eta, delta))
     )
+    assert float(regret.ada_lr(LAM, D, eta, 3.0)) == pytest.approx(D**2 / (2 * eta) * (6.5 + 3) + eta * 6.5)
 
 
 def test_the_newton_bounds_are_as_written() -> None:
@@ -133,11 +141,12 @@ def test_the_newton_bounds_are_as_written() -> None:
     assert float(regret.rfd_son(G, 2, D, eta, delta)) == pytest.approx(rfd_son)
 
 
-def test_the_parameter_free_bound_is_as_written() -> None:
-    D, eta, delta, T, rank = 2.0, 0.5, 4.0, 9, 3
+@pytest.mark.parametrize(("delta", "factor"), [(4.0, 1 / 4), (0.04, 1.0)])
+def test_the_parameter_free_bound_is_as_written(delta: float, factor: float) -> None:
+    D, eta, T, rank = 2.0, 0.5, 9, 3
     L = sum(math.log(1 + lam / delta) for lam in LAM.tolist())
     norm = float(regret.s_adagrad_improved(LAM, rank, D, eta)) + D**2 / (2 * eta) * (1 + delta) ** 0.5
-    expected = norm + eta / 2 * L + D / 4 * math.sqrt(T * L)
+    expected = norm + eta / 2 * L + D * factor * math.sqrt(T * L)
     assert float(regret.s_adagrad_parameter_free(LAM, rank, D, T, eta, delta)) == pytest.approx(expected)
 
 
@@ -152,6 +161,15 @@ def test_the_observed_bound_of_gradient_descent_is_its_closed_form(rng: torch.Ge
     torch.testing.assert_close(found, regret.ogd(g.norm(dim=-1), D, eta))
 
 
+def test_the_observed_bound_is_as_written() -> None:
+    """½ Σ s_tᵀ H_t s_t + D Σ ‖H_t s_t - g_t‖ + D²/2 Σ λ_max(H_t - H_{t-1})₊, with H_t = c_t S_t."""
+    norms = torch.diag_embed(torch.tensor([[1.0, 2.0, 3.0], [4.0, 2.0, 1.0]])).double()
+    steps = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]]).double()
+    g = torch.tensor([[2.0, 4.0, 0.0], [4.0, 3.0, 1.0]]).double()  # c = 2 and 1
+    expected = ((2 + 4) + (4 + 1)) / 2 + 3 * (0 + 3) + 9 / 2 * (6 + 2)  # H: (2, 4, 6), then (4, 2, 1)
+    assert float(regret.observed(g, steps, norms, 3.0)) == pytest.approx(expected)
+
+
 def test_the_observed_bound_of_a_learner_that_stands_still_is_the_trivial_one(rng: torch.Generator) -> None:
     g = torch.randn(6, 3, generator=rng, dtype=torch.float64)
     found = regret.observed(g, torch.zeros_like(g), torch.eye(3).double().expand(6, 3, 3), 2.0)
@@ -161,6 +179,24 @@ def test_the_observed_bound_of_a_learner_that_stands_still_is_the_trivial_one(rn
 
 
 def test_ogd_and_adagrad_by_hand() -> None:
-    norms = torch.tensor([1.0, 2.0]).double()
+    norms, squares = torch.tensor([1.0, 2.0]).double(), torch.tensor([4.0, 9.0]).double()
     assert float(regret.ogd(norms, 2.0, 0.5)) == pytest.approx(4 * 2**0.5 + 0.25 * (1 + 4 / 2**0.5))
-    assert float(regret.adagrad(torch.tensor([4.0, 9.0]).double(), 2.0, 1.0)) == pytest.approx(3 * 5)
+    assert float(regret.ogd(norms, 3.0, 0.5, delta=2.0)) == pytest.approx(9 * 2 + 0.25 * (1 / 3**0.5 + 4 / 2))
+    assert float(regret.adagrad(squares, 2.0, 1.0)) == pytest.approx(3 * 5)
+    assert float(regret.adagrad(squares, 3.0, 0.5, delta=7.0)) == pytest.approx(9 * (11**0.5 + 4) + 0.5 * 5)
+    assert float(regret.adagrad(squares, 3.0)) == pytest.approx(2**0.5 * 3 * 5)  # the best rate
+    assert float(regret.full_adagrad(squares[:1], 3.0)) == pytest.approx(2**0.5 * 3 * 2)
+
+
+def test_the_epoch_error_in_the_eigenbasis_is_as_written_for_each_of_several_matrices() -> None:
+    """ε = Σ_ij A_ij² / (√λ_i √λ_j (√λ_i + √λ_j)), with λ below and above one."""
+    G = torch.diag_embed(torch.tensor([[0.25, 4.0, 9.0], [0.01, 0.04, 1.0]])).double()
+    A = torch.tensor([[1.0, 2.0, 3.0], [2.0, 5.0, 0.0], [3.0, 0.0, 1.0]]).double()
+    for roots, found in zip(((0.5, 2.0, 3.0), (0.1, 0.2, 1.0)), regret.epoch_error(G, A), strict=True):
+        pairs = [(i, j) for i in range(3) for j in range(3)]
+        terms = [A[i, j] ** 2 / (roots[i] * roots[j] * (roots[i] + roots[j])) for i, j in pairs]
+        assert float(found) == pytest.approx(float(sum(terms)))
+    last, first = 0.25 * torch.eye(2).double(), 0.01 * torch.eye(2).double()
+    errors = 2 * 0.24**2 / (2 * 0.1**3)
+    expected = 9 / 0.5 * 1.0 + 0.5 / 2 * (2 * 1.0 - 2 * 0.2 + errors)
+    assert float(regret.epoch_adagrad([first, last], 3.0, 0.5)) == pytest.approx(expected)

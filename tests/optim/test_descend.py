@@ -41,13 +41,16 @@ def test_autograd_is_told_that_weights_have_changed(count, rng):
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, F32], ids=str)
 @pytest.mark.parametrize("rate", [0.5, torch.tensor(0.5, dtype=F64)], ids=["number", "tensor"])
-@pytest.mark.parametrize("good", [[True], [False], [False, True, False]], ids=str)
-def test_only_weights_with_good_gradients_move_and_decay(good, rate, stored, rng):
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("good", [[True], [False], [False, True, False], [True, True]], ids=str)
+def test_only_weights_with_good_gradients_move_and_decay(good, known, rate, stored, rng):
+    """``known``: if all are good, no mask is given."""
     weights = [torch.randn(4, 3, generator=rng).to(stored) for _ in good]
     before, mask = [p.clone() for p in weights], torch.tensor(good)
     direction = torch.randn(len(good), 4, 3, generator=rng) * mask.reshape(-1, 1, 1)
     factors = torch.full((len(good),), 2.0, dtype=F64)
-    descend_(weights, direction.clone(), factors, mask, {"lr": rate, "weight_decay": 0.5})
+    given = None if known and all(good) else mask
+    descend_(weights, direction.clone(), factors, given, {"lr": rate, "weight_decay": 0.5})
     for p, old, x, counts in zip(weights, before, direction, good, strict=True):
         expected = (0.75 * old.double() - x.double()).to(stored) if counts else old
         assert_close(p, expected, scale=1, tolerance=2 * torch.finfo(stored).eps if counts else 0.0)

@@ -132,9 +132,10 @@ def test_by_its_own_length_a_step_is_the_longer_of_itself_and_half_of_that_by_ro
     assert_close(found, X + 2.5 * expected.cumsum(0), scale=1, tolerance=EXACT)
 
 
+@pytest.mark.parametrize("first", [2, 20])
 @pytest.mark.parametrize("rule", [*RULES, "own"])
-def test_before_the_start_step_the_rule_itself_steps(rule):
-    beta2, X, G, first = 0.95, start((6, 4)), gradients((6, 4)), 20
+def test_before_the_start_step_the_rule_itself_steps(rule, first):
+    beta2, X, G = 0.95, start((6, 4)), gradients((6, 4))
     options = ALG_3 | {"betas": (0.0, beta2), "graft": rule}
     alone = lender(rule, X, G, beta2)
     late = train_one(SketchyShampoo, X, G, start_step=first, **options)

@@ -8,6 +8,7 @@ from optim.optimizers import BF16, F32, F64
 from sketchy import SketchyShampoo
 from sketchy.core.certificate import exchange_error
 from sketchy.core.tasks import run
+from sketchy.optim.covariances import known_covariances
 
 ROWS, COLUMNS, STEPS = 24, 18, 60
 
@@ -65,3 +66,21 @@ def test_the_bound_of_an_exchanged_basis_counts_the_column_that_changed_most() -
     V[:2, 0] = torch.tensor([0.8, 0.6])
     change = torch.linalg.matrix_norm((U * lam) @ U.T - (V * lam) @ V.T, 2)
     assert change <= run(exchange_error(U, lam, V)) <= 8 * change
+
+
+@pytest.mark.parametrize("graft", ["rows", "sgd"])  # a moment knows the trace, or only the full covariance
+@pytest.mark.parametrize("beta2", [1.0, 0.9])
+def test_the_state_knows_the_trace_of_the_covariances_of_each_block(beta2: float, graft: str) -> None:
+    p = nn.Parameter(torch.zeros(2, 6, 4, dtype=F64))
+    optimizer = SketchyShampoo([p], betas=(0.0, beta2), rank=4, graft=graft, stacked=True)
+    energy = torch.zeros(2, dtype=F64)
+    for step in range(3):
+        p.grad = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(step), dtype=F64)
+        energy = beta2 * energy + p.grad.square().sum((1, 2))
+        optimizer.step()
+    group = optimizer.param_groups[0]
+    found = list(known_covariances(p, optimizer._plan(group, p, None), optimizer.state[p], group))
+    assert [known.axis for known in found] == ["left", "right"]
+    for known in found:
+        assert known.trace is not None
+        torch.testing.assert_close(known.trace, energy)
