@@ -65,6 +65,11 @@ def test_second_moments_that_fade_faster_than_momentum_do_not_make_steps_grow(ki
     assert lengths(kind, betas, 300, 1.0, torch.float32) <= 1.1 * allowed(betas)
 
 
+def test_steps_of_sketchysoap_are_limited_without_a_graft_too():
+    kind, betas = partial(SketchySOAP, graft=None), (0.9, 0.5)
+    assert lengths(kind, betas, 60, 1.0, torch.float32) <= 1.1 * allowed(betas)  # without the limit: 1e5
+
+
 def test_steps_before_the_first_preconditioned_one_are_limited_too():
     p = torch.nn.Parameter(torch.zeros(6, 8))
     optimizer = SketchyShampoo([p], lr=1.0, betas=(0.9, 0.5), start_step=1000, weight_decay=0.0)
