@@ -59,8 +59,8 @@ def test_a_vector_whose_square_overflows_breaks_only_its_own_sketch(scale: float
     eye, rank = torch.eye(DIM).double(), len(entries)
     basis = torch.stack([eye[:rank].clone()] * 2)
     eigenvalues, x = torch.linspace(0, 1, rank).double().repeat(2, 1), torch.zeros(2, DIM).double()
-    x[0, 1], x[1, :rank] = 1.0, torch.tensor(entries).double()
-    folded = fold_(basis, eigenvalues, x, torch.tensor([[1.0], [scale]]).double())
+    x[0, 1], x[1, :rank] = 1.0, torch.tensor(entries, dtype=torch.float64)
+    folded = fold_(basis, eigenvalues, x, torch.tensor([[1.0], [scale]], dtype=torch.float64))
     assert folded.eigenvalues[0].isfinite().all() and folded.eigenvectors[0].isfinite().all()
     assert folded.eigenvalues[1].isnan().all() and folded.eigenvectors[1].isnan().all()
 

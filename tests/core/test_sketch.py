@@ -327,7 +327,7 @@ def test_long_float32_streams_keep_the_basis_orthonormal_and_the_certificate(sol
 
 
 def test_a_probed_bound_fails_once_in_a_million_unless_told_otherwise(rng):
-    A, probes = torch.randn(20, 9, generator=rng, dtype=F64), torch.randn(4, 20, generator=rng, dtype=F64)
+    A, probes = torch.randn(20, 9, generator=rng, dtype=F64), torch.randn(16, 20, generator=rng, dtype=F64)
     bounds_of = [
         sketch.update(sketch.empty(20, 5, dtype=F64), A, solver="subspace", probes=probes, **options)
         for options in ({}, {"failure_probability": 1e-6}, {"failure_probability": 1e-3})

@@ -150,6 +150,17 @@ def test_roots_of_few_entries_keep_the_dtype_of_the_weight() -> None:
     assert stored(4096, F32, BF16) == stored(4095, F32, BF16) == BF16
 
 
+def test_roots_are_dithered_from_the_first_row_on() -> None:
+    p = nn.Parameter(torch.zeros(70, 65, dtype=F64))
+    p.grad = gradient(p, 0, 0)
+    optimizer = SketchySOAP([p], path="adam", adam_dtype="int8", betas=(0.9, 0.99))
+    optimizer.step()
+    dither = quantize.spread(torch.ones(1), 0, 70, 65).double()
+    codes, scale = quantize.encode_roots((1 - 0.99) ** 0.5 * p.grad.abs().unsqueeze(0), dither, F64)
+    assert torch.equal(optimizer.state[p]["root_moment"], codes[0])
+    torch.testing.assert_close(optimizer.state[p]["root_moment_scale"], scale[0])
+
+
 # ---- sizes
 
 
