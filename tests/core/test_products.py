@@ -56,3 +56,11 @@ def test_lower_triangles_of_gram_matrices_are_right_and_padded_by_a_unit_matrix(
     near(W, padded)
     L = expected.tril()
     near(products.lower_gram_of_triangle(L).tril(), (L.mT @ L).tril())
+
+
+def test_narrow_factors_are_the_same_by_rows(rng):
+    for shape in ((3, 1, 4), (1, 4, 3), (3, 4, 1), (4, 3), (2, 3, 4)):
+        X = torch.randn(shape, generator=rng, dtype=F64)
+        for given in (X, X.mT.contiguous().mT):
+            found = products.by_rows(given)
+            assert torch.equal(found, X) and found.is_contiguous()

@@ -334,3 +334,12 @@ def test_a_probed_bound_fails_once_in_a_million_unless_told_otherwise(rng):
     ]
     usual, same, bolder = (state.error_bound for state in bounds_of)
     assert usual == same > bolder
+
+
+def test_the_certificate_counts_the_rounding_errors_of_all_columns(rng):
+    """Those of a sum of k squares grow with √k, and columns of zeros count as others do."""
+    A = torch.randn(2, 20, 9, generator=rng)
+    wide = torch.cat([A, torch.zeros(2, 20, 1991)], -1)
+    empty = sketch.empty(20, 5, batch=(2,))
+    bounds_of = [sketch.update(empty, X, solver="subspace").error_bound for X in (A, wide)]
+    assert (bounds_of[0] < bounds_of[1]).all()

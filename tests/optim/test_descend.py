@@ -5,6 +5,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close
+from sketchy.core import tasks
 from sketchy.optim.descend import descend_
 
 
@@ -54,3 +55,24 @@ def test_only_weights_with_good_gradients_move_and_decay(good, known, rate, stor
     for p, old, x, counts in zip(weights, before, direction, good, strict=True):
         expected = (0.75 * old.double() - x.double()).to(stored) if counts else old
         assert_close(p, expected, scale=1, tolerance=2 * torch.finfo(stored).eps if counts else 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("all_good", [True, False])
+def test_a_weight_in_a_short_dtype_is_rounded_once(all_good, count, rng):
+    weights = [torch.randn(40, 30, generator=rng).bfloat16() for _ in range(count)]
+    direction = torch.randn(count, 40, 30, generator=rng)
+    exact = [p.double() * (1 - 0.1 * 0.5) - 0.1 * x.double() for p, x in zip(weights, direction, strict=True)]
+    good = None if all_good else torch.ones(count, dtype=torch.bool)
+    group = {"lr": 0.1, "weight_decay": 0.5}
+    descend_(weights, direction.clone(), torch.ones(count, dtype=F64), good, group)
+    for p, end in zip(weights, exact, strict=True):
+        half = 0.5 * torch.finfo(torch.bfloat16).eps * 2.0 ** end.abs().log2().floor()
+        assert ((p.double() - end).abs() <= 1.001 * half).all()
+
+
+def test_a_weight_moves_although_its_device_cannot_be_read(monkeypatch):
+    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+    p = torch.ones(2, 3)
+    descend_([p], torch.ones(1, 2, 3), torch.ones(1, dtype=F64), None, {"lr": 0.5, "weight_decay": 0.0})
+    assert torch.equal(p, torch.full((2, 3), 0.5))

@@ -141,6 +141,23 @@ def test_where_four_bits_would_not_be_smaller_there_are_eight() -> None:
     assert form(SketchySOAP, (4095,)) == form(SketchySOAP, ()) == "torch.float32"
 
 
+def test_codes_lie_as_the_weight_and_scales_follow_its_first_axis_that_is_longer_than_one() -> None:
+    for shape, rows, follows in (
+        ((2, 2500), 2, (0, None)),
+        ((1, 5000), 1, (None, None)),
+        ((1, 3, 5000), 3, (1, None)),
+        ((20, 30, 9), 20, (0, None)),
+        ((5000,), 1, (None, None)),
+    ):
+        slots = SketchySOAP.plan_of(shape, F32, path="adam", momentum_dtype="int8", adam_dtype="int8").slots
+        for name in ("momentum", "root_moment"):
+            assert slots[name].shape == shape and slots[name].follows == tuple(range(len(shape)))
+            scale = slots[f"{name}_scale"]
+            assert scale.shape[0] == rows and scale.follows == follows, shape
+    packed = SketchySOAP.plan_of((20, 30, 9), F32, rank=4, momentum_dtype="int4").slots["momentum"]
+    assert packed.shape == (20, 135) and packed.follows == (0, None)
+
+
 def test_roots_of_few_entries_keep_the_dtype_of_the_weight() -> None:
     def stored(count: int, dtype: torch.dtype, adam_dtype: Any) -> torch.dtype:
         return SketchySOAP.plan_of((count,), dtype, adam_dtype=adam_dtype).slots["root_moment"].codec.dtype
@@ -266,6 +283,8 @@ def test_preconditioners_damp_against_a_little_more_than_two_roundings_of_normal
     for dtype in ("int8", "int4"):
         plan = SketchySOAP.plan_of((512, 384), F32, momentum_dtype=dtype, rank=8)
         assert 2 * once <= plan.momentum.rounding <= 2.5 * once
+    bases = SketchySOAP.plan_of((512, 384), F32, sketch_dtype=BF16).preconditioner
+    assert bases.rounding == pytest.approx(torch.finfo(BF16).eps / 12**0.5)
 
 
 def streams() -> Iterator[tuple[str, tuple[Tensor, ...]]]:

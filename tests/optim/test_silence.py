@@ -113,6 +113,43 @@ def test_without_learning_rate_weights_stay_as_they_are_after_silence():
     assert torch.equal(p, torch.ones_like(p))
 
 
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP])
+def test_the_limit_of_a_step_is_that_of_its_graft_times_graft_scale(kind):
+    p = torch.nn.Parameter(torch.zeros(6, 5))
+    optimizer = kind([p], lr=1.0, betas=(0.9, 0.0), graft="rows", graft_scale=0.1, weight_decay=0.0)
+    for step in range(5):
+        p.grad = torch.randn(6, 5, generator=torch.Generator().manual_seed(step)) * 1e-3**step
+        p.detach().zero_()
+        optimizer.step()
+    assert float(p.detach().square().mean().sqrt()) == pytest.approx(0.1 * longest(0.9, 0.0), rel=1e-5)
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_entries_on_adams_path_are_limited_to_four_in_any_step(nesterov):
+    """The second gradient is zero, and its moment too. Momentum is corrected for its start."""
+    p = torch.nn.Parameter(torch.zeros(3))
+    optimizer = SketchySOAP([p], lr=1.0, betas=(0.9, 0.0), nesterov=nesterov, weight_decay=0.0)
+    for g in ([1.0, -2.0, 0.0], [0.0, 0.0, 1e-6]):
+        p.grad = torch.tensor(g)
+        p.detach().zero_()
+        optimizer.step()
+    assert p[:2].tolist() == pytest.approx([-4.0, 4.0], rel=1e-5)
+
+
+def test_steps_of_shampoo_without_a_graft_have_the_length_of_its_formula():
+    """They scale with a power of the gradients, so that no number can limit them."""
+
+    def taken(size: float) -> torch.Tensor:
+        p = torch.nn.Parameter(torch.zeros(6, 5, dtype=torch.float64))
+        options = {"lr": 1.0, "betas": (0.9, 0.5), "exponent": 0.1, "graft": None, "whiten": False}
+        optimizer = SketchyShampoo([p], rank=3, weight_decay=0.0, row_norm=None, **options)
+        p.grad = size * torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        optimizer.step()
+        return p.detach()
+
+    torch.testing.assert_close(taken(1e10), 1e6 * taken(1.0), rtol=1e-6, atol=0)
+
+
 def test_moving_averages_that_limit_steps_themselves_have_no_limit():
     assert longest(0.9, 0.95) is None and longest(0.9, 0.999) is None and longest(0.0, 1.0) is None
     assert SketchyAdagrad([torch.nn.Parameter(torch.ones(3))]).defaults["betas"] == (0.0, 1.0)

@@ -1,11 +1,13 @@
 """The certified error of sketches with bases in a shorter dtype, compared with the dense covariance."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from optim.optimizers import BF16, F32, F64
-from sketchy import SketchyShampoo
+from sketchy import SketchyAdagrad, SketchyShampoo
 from sketchy.core.certificate import exchange_error
 from sketchy.core.tasks import run
 from sketchy.optim.covariances import known_covariances
@@ -84,3 +86,14 @@ def test_the_state_knows_the_trace_of_the_covariances_of_each_block(beta2: float
     for known in found:
         assert known.trace is not None
         torch.testing.assert_close(known.trace, energy)
+
+
+def test_axes_are_named_by_their_number_and_flat_weights_have_only_one() -> None:
+    def names(plan: Any) -> list[str]:
+        return [axis.name for axis in plan.statistics.live]
+
+    assert names(SketchyShampoo.plan_of((5, 4), F32)) == ["left", "right"]
+    assert names(SketchyShampoo.plan_of((5, 4, 3), F32, merge_dims=1)) == ["axis0", "axis1", "axis2"]
+    for shape in ((), (5,), (5, 4)):
+        plan = SketchyAdagrad.plan_of(shape, F32)
+        assert plan.path == "sketch" and names(plan) == ["only"]
