@@ -57,6 +57,8 @@ def main(words: list[str] | None = None) -> None:
     every = {file: mutants_of(ROOT, file) for file in group_of}
     if gone := list(outdated(mutant for own in every.values() for mutant in own)):
         raise SystemExit("mutants that are listed as equivalent, and no longer exist:\n" + "\n".join(gone))
+    if unknown := sorted(set(options.files) - every.keys()):
+        parser.error(f"{', '.join(unknown)}: not among the files of `GROUPS`, which are the math")
     mutants = [mutant for file in options.files or every for mutant in every[file]]
     mutants.sort(key=lambda mutant: random.Random(f"{options.seed} {mutant.file} {mutant.change}").random())
     mutants = mutants[: options.sample]  # at random, and the same ones when other lines change
