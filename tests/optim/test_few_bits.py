@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from optim.few_bits import DTYPES, FORMS, VARIANTS, classes, forms, held, made
 from optim.optimizers import BF16, F32, F64, advance, assert_same, gradient, snapshot, weights
 from optim.test_precision import COLUMNS, ROWS, cosines, steps, stream
-from optim.test_scratch import STACK, measured
+from optim.test_scratch import COUNT, SHAPE, STACK, measured
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 from sketchy.core import quantize
 from sketchy.core.axes import fold, unfold
@@ -250,6 +250,17 @@ def test_a_step_holds_no_more_than_the_report_says_and_not_much_less(
     optimizer, most = measured(cls, bad=bad, rank=8, **options)
     bound = optimizer.report().scratch
     assert most <= bound <= most + 1.6 * STACK, f"{most / STACK:.2f} stacks, said {bound / STACK:.2f}"
+
+
+def test_codes_take_half_a_stack_more_than_floats_and_products_in_blocks_two_stacks_more() -> None:
+    def scratch(**options: Any) -> int:
+        params = [nn.Parameter(torch.zeros(SHAPE)) for _ in range(COUNT)]
+        return SketchySOAP(params, rank=8, **options).report().scratch
+
+    plain, blocks = scratch(), scratch(block_size=128)
+    assert scratch(path="adam") < plain < 3 * STACK
+    assert scratch(momentum_dtype="int8") - plain == scratch(momentum_dtype="int4") - plain == STACK // 2
+    assert scratch(momentum_dtype="int4", block_size=128) - blocks == 5 * STACK // 2
 
 
 # ---- errors and lengths
