@@ -196,7 +196,6 @@ SAME: dict[str, dict[str, str]] = {
         "MOST = ⟦300 → 301⟧  # units are at most 2^±MOST: squares of them, and of float32 numbers divided by them, fit float64": _EXACT,
         "U = gaussian(dim, rank, seed=0, like=torch.empty(⟦0 → 1⟧, dtype=dtype, device=device))": "only its dtype and device are used",
         "unit = power_of_two(lam[..., 0].sqrt(), first.eigenvalues[..., 0], beta2=⟦1.0 → 4.0⟧, most=MOST)": "any power of two near these sizes will do",
-        "MOST = ⟦300 → 301⟧  # units are at most 2^±MOST: squares of them, and of float32 numbers divided by them, fit float64": "a limit that keeps squares in range; its neighbours are as good",
     },
     "src/sketchy/core/spread.py": {
         "return (yield from total(energy.sum(⟦- → ⟧1), *spreads)).sqrt()": _LAST,
@@ -231,7 +230,6 @@ SAME: dict[str, dict[str, str]] = {
         "if not 1e-20 < c < ⟦1e20 → 4e+20⟧:": "a moderate factor; the plain operations take the others, to the same numbers up to rounding",
         "dampening=⟦0.0 → 1.0⟧,": "used only with momentum, which is 0",
         "is_first_step=⟦False → True⟧,": "used only with momentum, which is 0",
-        "nesterov=⟦False → True⟧,": "used only with momentum, which is 0",
     },
     "src/sketchy/core/tuned/panels.py": {
         '⟦or → and⟧ x.device.type != "cpu"': _PANELS,
@@ -295,9 +293,6 @@ SAME: dict[str, dict[str, str]] = {
         "if ⟦any → all⟧(p.dtype != direction.dtype for p in params):": "weights of a stack have one dtype",
         "return descend_in_one_pass_(p, x, move, float(lr) * decay / move if move else ⟦0.0 → 1.0⟧)": "the kernel refuses a rate of zero",
         "if decay ⟦> → >=⟧ 0 and good is None:": "a decay of zero adds nothing",
-        "if isinstance(decay, Tensor) or decay ⟦> → >=⟧ 0:": "what is computed is not used",
-        "elif decay ⟦> → >=⟧ 0 and good is not None:": "a decay of zero adds nothing",
-        "elif decay > 0 ⟦and → or⟧ good is not None:": "a decay of zero adds nothing",
     },
     "src/sketchy/optim/stack.py": {
         "if codec is not None or len(self.params) ⟦> → >=⟧ 1:": "a value is copied to itself",
@@ -310,9 +305,6 @@ SAME: dict[str, dict[str, str]] = {
         "self.good = size ⟦< → <=⟧ limit": _EQUAL,
         "if layout.count ⟦> → >=⟧ 1:": _BOTH_WAYS,
         "return which.unsqueeze(⟦- → ⟧1).expand(-1, len(x) // len(which)).reshape(-1, *[1] * (x.dim() - 1))": _NEW_AXIS,
-        "if codec is not None or len(self.params) ⟦> → >=⟧ 1:": _BOTH_WAYS,
-        "if len(own) == ⟦1 → 2⟧ and value.shape == own[0].shape:": _BOTH_WAYS,
-        "energy = norm.reshape(len(self.params), self.layout.count).square().sum(⟦- → ⟧1)": _LAST,
     },
     "src/sketchy/optim/step.py": {
         'steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] > ⟦1 → 2⟧ else None': _BOTH_WAYS,
@@ -321,7 +313,6 @@ SAME: dict[str, dict[str, str]] = {
         "if plan.preconditioner.waits and first > 1 and not within(steps, first ⟦- → +⟧ 0.5, math.inf):": _BOTH_WAYS,
         "if within(steps, ⟦- → ⟧math.inf, first - 0.5):": _BOTH_WAYS,
         "if within(steps, -math.inf, first - ⟦0.5 → 2.0⟧):": _BOTH_WAYS,
-        'steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] > ⟦1 → 2⟧ else None': _BOTH_WAYS,
     },
     "src/sketchy/optim/parts/entry_moments.py": {
         "least_axes: ClassVar[int] = ⟦0 → 1⟧": "only that of the sketched path is asked",
@@ -334,17 +325,12 @@ SAME: dict[str, dict[str, str]] = {
         "by_columns: ClassVar[bool] = ⟦False → True⟧": "sums that are not used",
         "return ⟦1.0 → 4.0⟧": "moments with a decay of 1 or more are sums",
         'return state["row_moment"].sum(⟦- → ⟧1) / weights(options["betas"][1])[1]': _LAST,
-        "by_columns: ClassVar[bool] = ⟦False → True⟧": "these rules do not use the sums of columns",
     },
     "src/sketchy/optim/parts/sketches.py": {
         'stack.own("turn"), list(good.long().unbind()) if good is not None ⟦and → or⟧ known else 1': "the same on a CPU; on an accelerator it would wait for the device",
         'if ⟦all → any⟧(axis.exact for axis in self.live) or stack.group["solver"] == "exact":': _BOTH_WAYS,
         "return None if exact is None or self.whitened else exact.stored(state).eigenvalues.sum(⟦- → ⟧1)": _LAST,
         "whitened: bool = ⟦False → True⟧  # whether each of the two axes is whitened by the other": "the default of weights without sketches, of which none can be whitened",
-    },
-    "src/sketchy/optim/parts/momentum.py": {
-        'bits = {"int8": ⟦8 → 9⟧, "int4": 4}.get(weight.options[option])': "all but 4 stand for eight bits",
-        "_ROUNDING = 2 / ⟦127 → 128⟧": "a measured size of noise; its neighbours are as good",
     },
 }
 
