@@ -16,7 +16,6 @@ _ONE = "all axes but the first have the length one"
 _SYMMETRIC = "the matrix is symmetric"
 _EVEN = "any numbers that fill the interval evenly will do"
 _PANELS = "panels cut the work, and change no result"
-_AT_MOST_ONE = "where there is a limit, β₁² >= β₂, and the second number is at most 1 in both forms"
 _NOTHING = "zero is divided or multiplied: any number will do"
 _BOTH_WAYS = "both ways give the same numbers up to rounding, at another cost"
 _TUNING = "a limit between two accurate ways; four times as much is as good"
@@ -104,11 +103,6 @@ SAME: dict[str, dict[str, str]] = {
     "src/sketchy/core/moments.py": {
         "_LEAST = ⟦1e-100 → 4e-100⟧  # of the scale of a direction, where it is squared": "a limit that keeps squares in range; its neighbours are as good",
         "unit = scale.clamp(_LEAST, ⟦1 → 2⟧ / _LEAST) * (scale > 0)": "a limit that keeps squares in range; its neighbours are as good",
-        "limit = _LONGEST ⟦* → /⟧ max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)": "where there is a limit, β₁² >= β₂, and the maximum is 1",
-        "limit = _LONGEST * max(1.0, (1 - beta1⟦** → *⟧2) / (1 - beta2) ** 0.5)": _AT_MOST_ONE,
-        "limit = _LONGEST * max(1.0, (1 - beta1**2) ⟦/ → *⟧ (1 - beta2) ** 0.5)": _AT_MOST_ONE,
-        "limit = _LONGEST * max(1.0, (1 - beta1**2) / (⟦1 → 2⟧ - beta2) ** 0.5)": _AT_MOST_ONE,
-        "limit = _LONGEST * max(1.0, (1 - beta1**2) / (1 ⟦- → +⟧ beta2) ** 0.5)": _AT_MOST_ONE,
         "most = entries.amax(⟦- → ⟧1) if entries.shape[1] else root.new_zeros(len(root))  # nothing may lie here": _LAST,
         "return x / like(torch.where(length > 0, length, ⟦1.0 → 4.0⟧), x)": _NOTHING,
         "whole = yield from total(rows.sum(⟦- → ⟧1, keepdim=True), spreads[0])": _LAST,
@@ -124,7 +118,6 @@ SAME: dict[str, dict[str, str]] = {
         "mean = (yield from total(a.sum(⟦- → ⟧1, keepdim=True), rows)) / rows.size": _LAST,
         "both = torch.stack([energy.sum(⟦- → ⟧1), (energy * weights.square()).sum(-1)])": _LAST,
         "both = torch.stack([energy.sum(-1), (energy * weights.square()).sum(⟦- → ⟧1)])": _LAST,
-        "limit = _LONGEST * max(1.0, (1 - beta1**2) / (1 - beta2) ⟦** → *⟧ 0.5)": _AT_MOST_ONE,
     },
     "src/sketchy/core/polar.py": {
         "X = X.div_(like(torch.where(length > 0, length, ⟦1.0 → 4.0⟧), X))": _NOTHING,

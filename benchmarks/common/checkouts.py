@@ -2,7 +2,9 @@
 
 import os
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).parents[2]
 
@@ -26,3 +28,13 @@ def command(module: str, *arguments: object) -> list[str]:
 def environment(tree: Path) -> dict[str, str]:
     """The environment of a process that uses the sources of ``tree``, on one thread."""
     return {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+
+
+def of_this_tree(module: str) -> ModuleType:
+    """A module of this tree's sketchy that imports nothing of sketchy, for workers of trees without it."""
+    file = Path(__file__).parents[2].joinpath("src", *module.split(".")).with_suffix(".py")
+    spec = spec_from_file_location(f"this tree's {module}", file)
+    assert spec is not None and spec.loader is not None, file
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded

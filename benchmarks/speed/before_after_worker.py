@@ -10,9 +10,9 @@ import sys
 import time
 
 import sketchy
+from benchmarks.common.checkouts import of_this_tree
 from benchmarks.common.process import keep_freed_memory, only_legal_instructions, pin
 from benchmarks.registry.problems import PROBLEMS, Gradients
-from sketchy.analysis.operations import profile
 
 FIRST_STEPS = 3  # they allocate and fill the state
 REPEATS = 3  # timed steps of a round, after one that is not timed
@@ -35,7 +35,7 @@ def main() -> None:
 
     for _ in range(FIRST_STEPS):
         step_seconds()
-    counted = profile(optimizer.step, gradients.advance)
+    counted = of_this_tree("sketchy.analysis.operations").profile(optimizer.step, gradients.advance)
     _write({"source": sketchy.__file__, "operations": counted.operations, "parts": counted.parts})
     for _ in sys.stdin:
         _, *timed = [step_seconds() for _ in range(1 + REPEATS)]

@@ -15,7 +15,7 @@ from sketchy.optim.parts.grafts import RULES
 LR = 0.1
 KINDS = (SketchyShampoo, SketchySOAP, partial(SketchySOAP, graft=None), Shampoo)
 # The largest root mean square of a step / (lr * graft_scale): for moving averages by Cauchy-Schwarz, see
-# `longest`, times Nesterov's 1 + β₁ and what grafts and row norms add; 4 (1 - β₁²) / √(1 - β₂) where limited.
+# `longest`, times Nesterov's 1 + β₁ and what grafts and row norms add.
 MARGIN = 4.0
 
 

@@ -49,13 +49,12 @@ def longest(beta1: float, beta2: float, *, moving_average: bool = True) -> float
 
     With moving averages m of g and v of g², m² <= v (1 - β₁)² / ((1 - β₂) (1 - β₁²/β₂)) by Cauchy-Schwarz, if
     β₁² < β₂. Otherwise v fades faster than m² when gradients vanish, and m / √v grows without limit. The
-    limit is four times the step for a first gradient after many zeros, or at least 4. If momentum is a sum
-    instead of a ``moving_average``, all steps are 1 / (1 - β₁) times as long.
+    limit is 4. (A first gradient after many zeros gives (1 - β₁) / √(1 - β₂), which is at most 1 then.) If
+    momentum is a sum instead of a ``moving_average``, all steps are 1 / (1 - β₁) times as long.
     """
     if beta1**2 < beta2:
         return None
-    limit = _LONGEST * max(1.0, (1 - beta1**2) / (1 - beta2) ** 0.5)
-    return limit if moving_average else limit / (1 - beta1)
+    return _LONGEST if moving_average else _LONGEST / (1 - beta1)
 
 
 def like(values: Tensor, x: Tensor) -> Tensor:
