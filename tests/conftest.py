@@ -29,6 +29,14 @@ def rng(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code path of accelerators, where no value is read."""
+    from sketchy.core import tasks
+
+    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with runs of every kind that the report knows."""

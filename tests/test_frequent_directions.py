@@ -1,7 +1,5 @@
 """The public object: streaming, buffering, certificates, merging."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from cases import DECAYS, F32, F64, SOLVERS, covariance, stream
 from checks import assert_close, assert_psd_leq, dense, feed, norm, same
-from sketchy import FrequentDirections, frequent_directions
+from sketchy import FrequentDirections
 from sketchy.core import sketch as core
 from sketchy.core.linalg import gaussian
 
@@ -329,33 +327,3 @@ def test_merge_refuses_what_does_not_fit(other):
         FrequentDirections(8, 4).merge(other)
     with pytest.raises(TypeError, match="FrequentDirections"):
         FrequentDirections(8, 4).merge("sketch")
-
-
-def on_two_ranks(monkeypatch, first: FrequentDirections, second: FrequentDirections) -> FrequentDirections:
-    """What `all_merge` returns for the sketches of two ranks, without processes."""
-
-    def ranks(objects, reduce) -> None:
-        members = SimpleNamespace(objects=objects, reduce=reduce)
-        monkeypatch.setattr(frequent_directions, "members", lambda group: members)
-
-    said: list = []
-    ranks(lambda own: said.append(own) or [own], lambda own, merge: own)
-    for each in (first, second):
-        each.all_merge()
-    ranks(lambda own: said, lambda own, merge: merge(first.sketch.tensors, second.sketch.tensors))
-    return first.all_merge()
-
-
-def test_the_sketch_of_two_ranks_is_that_of_a_merge(monkeypatch):
-    first, second = (
-        feed(FrequentDirections(20, 6, decay=0.9, dtype=F64, seed=seed), stream("power", 20, 3, 4, seed=seed))
-        for seed in (1, 2)
-    )
-    second.update(torch.ones(20, dtype=F64))
-    merged = on_two_ranks(monkeypatch, first, second)
-    assert same(merged, first.merge(second)) and merged.count == 25 and merged.seed == 1
-
-
-def test_two_ranks_must_have_the_options_of_the_first(monkeypatch):
-    with pytest.raises(ValueError, match="rank=3 on rank 1 of the group: must be 4, as on rank 0"):
-        on_two_ranks(monkeypatch, FrequentDirections(8, 4), FrequentDirections(8, 3))

@@ -1,6 +1,7 @@
 """A stream whose vectors lie on several ranks has one certified sketch: `FrequentDirections.all_merge`."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, distributed
 from cases import F32, F64, SOLVERS, covariance, stream
 from checks import assert_close, assert_psd_leq, feed, norm, same
 from ranks import on_ranks
-from sketchy import FrequentDirections
+from sketchy import FrequentDirections, frequent_directions
 
 DIM, RANK = 24, 7
 
@@ -136,3 +137,33 @@ def test_a_stream_on_several_ranks_gets_one_certified_sketch(world: int) -> None
 def test_without_a_process_group_it_says_what_to_call() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         FrequentDirections(4, 2).all_merge()
+
+
+def on_two_ranks(monkeypatch, first: FrequentDirections, second: FrequentDirections) -> FrequentDirections:
+    """What `all_merge` returns for the sketches of two ranks, without processes."""
+
+    def ranks(objects, reduce) -> None:
+        members = SimpleNamespace(objects=objects, reduce=reduce)
+        monkeypatch.setattr(frequent_directions, "members", lambda group: members)
+
+    said: list = []
+    ranks(lambda own: said.append(own) or [own], lambda own, merge: own)
+    for each in (first, second):
+        each.all_merge()
+    ranks(lambda own: said, lambda own, merge: merge(first.sketch.tensors, second.sketch.tensors))
+    return first.all_merge()
+
+
+def test_the_sketch_of_two_ranks_is_that_of_a_merge(monkeypatch):
+    first, second = (
+        feed(FrequentDirections(20, 6, decay=0.9, dtype=F64, seed=seed), stream("power", 20, 3, 4, seed=seed))
+        for seed in (1, 2)
+    )
+    second.update(torch.ones(20, dtype=F64))
+    merged = on_two_ranks(monkeypatch, first, second)
+    assert same(merged, first.merge(second)) and merged.count == 25 and merged.seed == 1
+
+
+def test_two_ranks_must_have_the_options_of_the_first(monkeypatch):
+    with pytest.raises(ValueError, match="rank=3 on rank 1 of the group: must be 4, as on rank 0"):
+        on_two_ranks(monkeypatch, FrequentDirections(8, 4), FrequentDirections(8, 3))

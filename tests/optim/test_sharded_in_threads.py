@@ -5,7 +5,6 @@
 
 from functools import partial
 from itertools import cycle
-from typing import Any
 
 import pytest
 import torch
@@ -15,14 +14,6 @@ from ranks import on_threads
 
 CASES = [Setup(*case, kind, 5) for case, kind in zip(SHAMPOO + SOAP, cycle(KINDS), strict=False)]
 IN_FLOAT32 = [Setup(*case, "plain", 4, torch.float32) for case in (SHAMPOO[0], SOAP[0])]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_for_products() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("setup", [*CASES, *IN_FLOAT32], ids=str)
