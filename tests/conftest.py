@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,12 @@ def rng(seed: int) -> torch.Generator:
 
 
 @pytest.fixture
-def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+def blind() -> Iterator[None]:
     """The code path of accelerators, where no value is read."""
-    from sketchy.core import tasks
+    from sketchy.core.tasks import without_reading
 
-    monkeypatch.setattr(tasks, "_READABLE", frozenset())
+    with without_reading():
+        yield
 
 
 @pytest.fixture(scope="session")

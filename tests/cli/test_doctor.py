@@ -16,7 +16,7 @@ from sketchy.analysis import operations
 from sketchy.analysis.doctor import blocks, cases, checks, machine, page, steps
 from sketchy.analysis.timing import clock_of, interleave
 from sketchy.cli import main
-from sketchy.core import tasks
+from sketchy.core.tasks import readable
 from sketchy.optim import SketchyShampoo
 from sketchy.optim.engine import Engine
 
@@ -52,7 +52,7 @@ def only_there(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
 
     def step(self: Engine, closure: Any = None) -> Any:
         result = right(self, closure)
-        if not tasks._READABLE:
+        if not readable(torch.empty(0)):
             with torch.no_grad():
                 wrong(self)
         return result
@@ -126,7 +126,7 @@ def test_an_error_of_the_device_is_a_result(monkeypatch: pytest.MonkeyPatch) -> 
     only_there(monkeypatch, broken)
     rows = checks.check(SHAMPOO, CPU, EFFORT)
     assert [row.error for row in rows] == ["RuntimeError: no kernel"] * 2
-    assert not tasks._READABLE.isdisjoint({"cpu"})
+    assert readable(torch.empty(0))
 
     contender = blocks.Contender("broken", lambda named, rank: broken(None), ours=True)  # type: ignore[arg-type]
     (step,) = steps.race(blocks.Size(8, 1, 2), CPU, [contender], range(2))
@@ -141,7 +141,7 @@ def test_products_in_tf32_are_seen_as_wrong_and_are_not_judged_where_they_are_as
     right = SketchyShampoo.step
 
     def step(self: Engine, closure: Any = None) -> Any:
-        with nullcontext() if tasks._READABLE else RoundedProducts():
+        with nullcontext() if readable(torch.empty(0)) else RoundedProducts():
             return right(self, closure)
 
     monkeypatch.setattr(SketchyShampoo, "step", step)

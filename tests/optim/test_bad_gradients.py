@@ -37,22 +37,17 @@ ACCIDENTS = {
 }
 
 
-def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the code path of accelerators, where no value is read: results are masked, not chosen."""
-    monkeypatch.setattr(sketchy.core.tasks, "_READABLE", frozenset())
-
-
 @pytest.fixture(params=["read", "masked"])
-def road(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def road(request: pytest.FixtureRequest) -> str:
     if request.param == "masked":
-        blind(monkeypatch)
+        request.getfixturevalue("blind")
     return str(request.param)
 
 
 @every_case
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_the_masked_road_gives_the_same_steps(
-    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    case: Case, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     """Equal up to rounding (some error bounds are only that): small factors are computed in another way."""
     ends = []
@@ -62,7 +57,7 @@ def test_the_masked_road_gives_the_same_steps(
         advance(optimizer, params, range(3))
         advance(optimizer, params, range(3, 5), scale=1e20)
         ends.append(snapshot(optimizer))
-        blind(monkeypatch)
+        request.getfixturevalue("blind")
     assert_near(
         ends[1], ends[0], 1e-8 if dtype == F64 else 5e-3, skip=("basis", "coordinates", "error_bound")
     )
@@ -102,14 +97,14 @@ class HostReads(TorchDispatchMode):
 @every_class
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_the_masked_road_reads_no_values(
-    case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    case: Case, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
     """Neither to find and skip a bad gradient nor in a solver. (torch.linalg.eigh may wait inside.)"""
     params = weights(dtype)
     with HostReads() as reads:
         advance(case.make(params), params, range(1))
     assert reads.count, "on the CPU values are read: the count works"
-    blind(monkeypatch)
+    request.getfixturevalue("blind")
     for options in ({}, {"update_every": 2}):
         optimizer = case.make(list(zip(WEIGHTS, params, strict=True)), **options)
         advance(optimizer, params, [0])  # makes the state

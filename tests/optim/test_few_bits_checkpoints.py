@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
-import sketchy
 from optim.few_bits import DTYPES, FORMS, SHAPES, VARIANTS, classes, forms, held, made, variants
 from optim.optimizers import BF16, F32, advance, assert_same, gradient, snapshot
 from sketchy import SketchySOAP
@@ -21,10 +20,10 @@ from sketchy.optim import SMALL
 @variants
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_bad_gradient_leaves_every_bit_as_it_is(
-    form: str, variant: str, masked: bool, monkeypatch: pytest.MonkeyPatch
+    form: str, variant: str, masked: bool, request: pytest.FixtureRequest
 ) -> None:
     if masked:  # as on an accelerator
-        monkeypatch.setattr(sketchy.core.tasks, "_READABLE", frozenset())
+        request.getfixturevalue("blind")
     optimizer, params = made(SketchySOAP, 3, **FORMS[form], **VARIANTS[variant])
     before = snapshot(optimizer)
     for i, p in enumerate(params):

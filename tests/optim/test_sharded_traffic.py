@@ -11,8 +11,8 @@ import ranks
 import sketchy
 from sketchy.analysis.memory import Weight
 from sketchy.analysis.traffic import Message, on_ranks
-from sketchy.core import linalg, spread, tasks
-from sketchy.core.tasks import run
+from sketchy.core import linalg, spread
+from sketchy.core.tasks import run, without_reading
 
 M, N, L = 256, 192, 16
 
@@ -195,16 +195,14 @@ def check_plan(
 
 
 def check_replicas() -> None:
-    readable, tasks._READABLE = tasks._READABLE, frozenset()
-    for name in ("SketchyShampoo", "SketchySOAP"):
-        check_plan(name, 0, replicas=2, rank=16)
-    tasks._READABLE = readable
+    with without_reading():
+        for name in ("SketchyShampoo", "SketchySOAP"):
+            check_plan(name, 0, replicas=2, rank=16)
     check_states(4)
 
 
 def check_plans(thorough: bool) -> None:
-    readable, tasks._READABLE = tasks._READABLE, frozenset()
-    try:
+    with without_reading():
         flat = {name: shape for name, shape in SHAPES.items() if name != "conv"}
         for axis, shapes in ((0, SHAPES), (1, flat)):
             for name in ("SketchyShampoo", "SketchySOAP"):
@@ -219,8 +217,6 @@ def check_plans(thorough: bool) -> None:
         check_plan("SketchyShampoo", 0, few, rank=8, block_size=32, graft="rmsprop")
         check_plan("SketchyShampoo", 1, few, rank=8, whiten=True, row_norm=0.9, polar=2)
         check_plan("Shampoo", 0, few)
-    finally:
-        tasks._READABLE = readable
 
 
 def check_accelerators() -> None:
@@ -228,8 +224,7 @@ def check_accelerators() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh, shapes = init_device_mesh("cpu", (2,)), {"wide": (100, 192), "narrow": (101, 70)}
-    readable, tasks._READABLE = tasks._READABLE, frozenset()
-    try:
+    with without_reading():
         for axis in (0, 1):
             for name in ("SketchyShampoo", "SketchySOAP"):
                 ours = model(shapes, mesh, axis)
@@ -246,8 +241,6 @@ def check_accelerators() -> None:
                 for key, p in alone.items():
                     error = (ours[key].full_tensor() - p).abs().max() / p.abs().max()
                     assert error < 2e-4, (name, axis, key, float(error))
-    finally:
-        tasks._READABLE = readable
     planned = on_ranks(sketchy.SketchyShampoo, [Weight((4096, 4096))], 2, rank=16)
     thin = 4096 * 16 * 4
     assert sum(m.bytes for m in planned.messages) < 3.7 * thin  # V / 2, Gᵀ U, Gᵀ G V, Uᵀ X

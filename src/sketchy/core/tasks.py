@@ -11,8 +11,8 @@ of the same shape are concatenated, computed once, and split again. A task that 
 answers. Sums over several machines are requests, too (`core.spread`): one collective for all stacks.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-_READABLE = frozenset({"cpu"})  # devices whose values can be read without waiting
+_READABLE: frozenset[str] = frozenset({"cpu"})  # devices whose values can be read without waiting
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +102,17 @@ def _listed(some: Request | Sequence[Request]) -> Sequence[Request]:
 def readable(x: Tensor) -> bool:
     """Whether a value can be read without waiting: on the CPU, outside of a compiled graph."""
     return x.device.type in _READABLE and not torch.compiler.is_compiling()
+
+
+@contextmanager
+def without_reading() -> Iterator[None]:
+    """Inside, no value is read: the path of accelerators is taken on the CPU, too."""
+    global _READABLE
+    before, _READABLE = _READABLE, frozenset()
+    try:
+        yield
+    finally:
+        _READABLE = before
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ the weights themselves, half an eps in each step, which matters in bfloat16.
 import io
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sketchy.analysis.doctor.cases import F64, WEIGHTS, Case, gradients, start
-from sketchy.core import tasks
+from sketchy.core.tasks import without_reading
 from sketchy.files import told
 from sketchy.optim.engine import Engine
 
@@ -201,16 +201,9 @@ def skips_bad_gradients(run: Trained) -> bool:
     return same and counted and finite
 
 
-@contextmanager
-def as_on_an_accelerator(device: torch.device) -> Iterator[None]:
+def as_on_an_accelerator(device: torch.device) -> AbstractContextManager[None]:
     """On the CPU, take the path of an accelerator, whose values are not read."""
-    readable = tasks._READABLE
-    if device.type == "cpu":
-        tasks._READABLE = frozenset()
-    try:
-        yield
-    finally:
-        tasks._READABLE = readable
+    return without_reading() if device.type == "cpu" else nullcontext()
 
 
 @contextmanager
