@@ -1,5 +1,7 @@
 """Run a function on several ranks: processes on this machine joined by gloo, or threads of one process."""
 
+import os
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +31,11 @@ def _work(rank: int, world: int, folder: str, function: Callable[..., None], arg
     function(*arguments)
     distributed.barrier()
     distributed.destroy_process_group()
+    # gloo's threads outlive the group while DDP holds it, and what they let go of while Python ends aborts
+    # the process ("terminate called without an active exception", pytorch/pytorch#179291): end without that
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def on_threads(world: int, function: Callable[..., None], *arguments: Any) -> None:
