@@ -10,6 +10,8 @@ from torch import Tensor
 
 import sketchy
 from ranks import layouts
+from sketchy.core.corrected import _NOISE
+from sketchy.optim.options import OPTIONS
 
 F64 = torch.float64
 LR = 0.01
@@ -122,15 +124,17 @@ def expected(setup: Setup) -> tuple[Setup, list[Tensor], float]:
     """A setup, the weights of one process, and how far those of other layouts may be from them.
 
     SketchyShampoo in float64: rounding of the weights. SketchySOAP, and all in float32: ten times what one
-    rounding of the gradients does to one process. (Eight are tried, because few of them matter: 2e-14 or 2e-9
-    with a gradient 16 x 6 at full rank. It has ten directions less than its left side, and what rounding
-    makes of these is at the threshold for noise in the first step.)
+    rounding of the gradients does to one process. SketchySOAP in float64: also what an entry adds that is
+    noise and passes the threshold for noise. (A gradient 16 x 6 has ten directions less than its left side.
+    In one run of twenty, what rounding makes of these passes.)
     """
     one, _ = train(setup)
     most = 5e3 * torch.finfo(setup.dtype).eps  # 1e-12 in float64
     if setup.name == "SketchySOAP" or setup.dtype != F64:
         moved = (train(setup, noise=seed)[0] for seed in range(1, 9))
         most += 10 * max(distance(one, other) for other in moved)
+    if setup.name == "SketchySOAP" and setup.dtype == F64:
+        most += LR * 2 * _NOISE * torch.finfo(F64).eps / OPTIONS["eps"].default
     return setup, one, most
 
 
