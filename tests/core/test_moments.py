@@ -49,7 +49,7 @@ def test_a_constant_square_is_read_without_bias(beta2):
     """v / (1 - β₂ᵗ) of a constant is that constant at every t; a sum needs no correction."""
     for t in (1, 2, 7):
         v = second_moment(torch.full((t, 1), 3.0, dtype=F64), beta2)
-        filled = moments.correction(beta2, torch.tensor([float(t)]))
+        filled = moments.correction(torch.tensor([float(t)]), beta2)
         assert_close(v / filled, torch.tensor(9.0 if beta2 < 1 else 9.0 * t), scale=9 * t, tolerance=EXACT)
 
 
@@ -133,7 +133,7 @@ def test_the_factored_moment_of_nothing_gives_no_step():
 def test_normalized_directions_of_any_size_keep_their_length(size, rng):
     D = size * torch.randn(1, 6, 5, generator=rng, dtype=F64)
     X, one = D.clone(), torch.ones(1, dtype=F64)
-    X, _, scale = run(moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one))
+    X, _, scale, _ = run(moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one))
     assert_close((scale * X).norm() / D.norm(), one, scale=1, tolerance=1e-12)
 
 
@@ -147,7 +147,7 @@ def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_
     for _ in range(3):
         count = count + 1
         X = D.clone()
-        X, moment, new = run(moments.normalize_rows_(X, factor, moment, 0.9, count))
+        X, moment, new, _ = run(moments.normalize_rows_(X, factor, moment, 0.9, count))
         found = X * new.reshape(2, 1, 1)
         length = (D * factor.reshape(2, 1, 1)).norm(dim=(1, 2))
         assert_close(found.norm(dim=(1, 2)) / length, torch.ones(2), scale=1, tolerance=1e-12)
@@ -163,7 +163,7 @@ def test_rows_of_a_direction_in_any_memory_layout_are_normalized(rng):
     )
     moved = D.movedim(1, 3).contiguous().movedim(3, 1)
     one, zero = torch.ones(1, dtype=F64), torch.zeros(1, 6, dtype=F64)
-    (found, _, scale), (expected, _, same) = (
+    (found, _, scale, _), (expected, _, same, _) = (
         run(moments.normalize_rows_(X, one, zero, 0.9, one)) for X in (moved, D.clone())
     )
     assert_close(scale * found, same * expected, scale=1, tolerance=1e-12)
@@ -173,12 +173,13 @@ def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
     D = torch.randn(3, 4, 2, generator=rng, dtype=F64)
     D[2] = 0
     X, count = D.clone(), torch.tensor([0.0, 1.0, 1.0])
-    X, moment, scale = run(
+    X, moment, scale, energy = run(
         moments.normalize_rows_(X, torch.ones(3, dtype=F64), torch.zeros(3, 4, dtype=F64), 0.9, count)
     )
     assert torch.equal(X[0], D[0]) and (moment[0] == 0).all() and scale[0] == 1
     assert not torch.equal(X[1], D[1])
     assert (X[2] == 0).all() and scale[2] == 1 and moment.isfinite().all()
+    assert_close(energy, X.square().sum((1, 2)), scale=1, tolerance=1e-14)
 
 
 def test_the_limit_of_a_factored_step_is_that_of_its_own_matrix():
@@ -236,7 +237,7 @@ def of_parts(X: Tensor, R: Tensor, own: Callable[..., Tensor], spreads: Spreads)
     a = run(moments.row_roots(rows, filled, EPS, math.prod(X.shape[1:]), spreads[0]))
     factors = run(moments.factored_roots(rows, columns, filled, EPS, spreads))
     before = own(R[..., 0], 0)
-    direction, moment, scale = run(moments.normalize_rows_(x.clone(), one, before, DECAY, two, spreads))
+    direction, moment, scale, _ = run(moments.normalize_rows_(x.clone(), one, before, DECAY, two, spreads))
     return {
         "adam": run(moments.divide_by_root(x, root, filled, EPS, spreads=spreads)),
         "its length": run(moments.length_over_root(x, root, filled, EPS, spreads=spreads)),
@@ -317,7 +318,7 @@ def test_a_direction_that_does_not_count_or_has_no_length_leaves_the_moments_of_
     scale, count = torch.tensor([1.0, 0.0], dtype=F64), torch.tensor([0.0, 1.0])
     for size in (0.0, 1.0):
         before = size * torch.rand(2, 4, generator=rng, dtype=F64)
-        X, moment, same = run(moments.normalize_rows_(D.clone(), scale, before, 0.9, count))
+        X, moment, same, _ = run(moments.normalize_rows_(D.clone(), scale, before, 0.9, count))
         assert torch.equal(X[0], D[0]) and same[0] == 1.0 and same[1] == 0.0
         assert torch.equal(moment[0], before[0])
         assert_close(moment[1], 0.9 * before[1], scale=1, tolerance=1e-15)

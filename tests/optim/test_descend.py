@@ -5,6 +5,7 @@ import torch
 
 from cases import F32, F64
 from checks import assert_close
+from sketchy.core.tasks import run
 from sketchy.optim.descend import descend_
 
 
@@ -24,7 +25,7 @@ def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
     if lies == "by columns":
         weights = [p.mT.contiguous().mT for p in weights]
     factors = torch.full((count,), factor, dtype=F64)
-    descend_(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay})
+    run(descend_(weights, direction.clone(), factors, None, {"lr": rate, "weight_decay": decay}))
     for p, end in zip(weights, expected, strict=True):
         assert_close(p.double(), end, scale=end.abs().max(), tolerance=4 * torch.finfo(dtype).eps)
 
@@ -33,9 +34,8 @@ def test_weights_move_and_decay(count, lies, rate, factor, decay, dtype, rng):
 def test_autograd_is_told_that_weights_have_changed(count, rng):
     weights = [torch.randn(6, 5, generator=rng) for _ in range(count)]
     before = [p._version for p in weights]
-    descend_(
-        weights, torch.ones(count, 6, 5), torch.ones(count, dtype=F64), None, {"lr": 0.1, "weight_decay": 0.1}
-    )
+    group = {"lr": 0.1, "weight_decay": 0.1}
+    run(descend_(weights, torch.ones(count, 6, 5), torch.ones(count, dtype=F64), None, group))
     assert all(p._version > version for p, version in zip(weights, before, strict=True))
 
 
@@ -47,10 +47,11 @@ def test_only_weights_with_good_gradients_move_and_decay(good, known, rate, stor
     """``known``: if all are good, no mask is given."""
     weights = [torch.randn(4, 3, generator=rng).to(stored) for _ in good]
     before, mask = [p.clone() for p in weights], torch.tensor(good)
-    direction = torch.randn(len(good), 4, 3, generator=rng) * mask.reshape(-1, 1, 1)
+    direction = torch.randn(len(good), 4, 3, generator=rng)
     factors = torch.full((len(good),), 2.0, dtype=F64)
     given = None if known and all(good) else mask
-    descend_(weights, direction.clone(), factors, given, {"lr": rate, "weight_decay": 0.5})
+    scales = torch.where(mask, factors, 0.0)
+    run(descend_(weights, direction.clone(), scales, given, {"lr": rate, "weight_decay": 0.5}))
     for p, old, x, counts in zip(weights, before, direction, good, strict=True):
         expected = (0.75 * old.double() - x.double()).to(stored) if counts else old
         assert_close(p, expected, scale=1, tolerance=2 * torch.finfo(stored).eps if counts else 0.0)
@@ -64,7 +65,7 @@ def test_a_weight_in_a_short_dtype_is_rounded_once(all_good, count, rng):
     exact = [p.double() * (1 - 0.1 * 0.5) - 0.1 * x.double() for p, x in zip(weights, direction, strict=True)]
     good = None if all_good else torch.ones(count, dtype=torch.bool)
     group = {"lr": 0.1, "weight_decay": 0.5}
-    descend_(weights, direction.clone(), torch.ones(count, dtype=F64), good, group)
+    run(descend_(weights, direction.clone(), torch.ones(count, dtype=F64), good, group))
     for p, end in zip(weights, exact, strict=True):
         half = 0.5 * torch.finfo(torch.bfloat16).eps * 2.0 ** end.abs().log2().floor()
         assert ((p.double() - end).abs() <= 1.001 * half).all()
@@ -72,5 +73,6 @@ def test_a_weight_in_a_short_dtype_is_rounded_once(all_good, count, rng):
 
 def test_a_weight_moves_although_its_device_cannot_be_read(blind):
     p = torch.ones(2, 3)
-    descend_([p], torch.ones(1, 2, 3), torch.ones(1, dtype=F64), None, {"lr": 0.5, "weight_decay": 0.0})
+    group = {"lr": 0.5, "weight_decay": 0.0}
+    run(descend_([p], torch.ones(1, 2, 3), torch.ones(1, dtype=F64), None, group))
     assert torch.equal(p, torch.full((2, 3), 0.5))

@@ -36,7 +36,7 @@ def stepped(rule: str | None, G: Tensor, beta2: float = BETA2, eps: float = EPS)
         stack = Stack(params, states, plan, group, due=True)
         length = tasks.run(plan.graft.update(stack, tasks.run(stack.gradients())))
         if g is not G[-1]:
-            stack.keep()
+            tasks.run(stack.keep())
     return plan.graft, stack, length
 
 

@@ -174,7 +174,8 @@ def test_flags_of_torch_in_groups_change_nothing_and_differentiable_is_refused(c
 def test_every_option_is_shown_with_its_default_and_kept_as_a_plain_value(case: Case) -> None:
     shown = inspect.signature(case.cls).parameters
     optimizer = case.cls(weights())
-    assert list(shown) == ["params", *optimizer.defaults, "split"]  # a mesh, which is no option of groups
+    # a mesh, and graphs: no options of groups
+    assert list(shown) == ["params", *optimizer.defaults, "split", "compile"]
     assert {name: shown[name].default for name in optimizer.defaults} == optimizer.defaults
     assert set(optimizer.defaults) == set(OPTIONS) - case.cls.without
     positional = case.cls(weights(), 0.25, (0.5, 0.75))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sketchy.core.extremes import column_energy, divide, power_of_two, row_energy
 from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
-from sketchy.core.tasks import Request, Task, gather
+from sketchy.core.tasks import Request, Task, gather, launch
 
 # Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
 # low rank with sides up to 4096. At or below this threshold an entry counts as noise. Divided by its own root
@@ -96,6 +96,10 @@ def transport(
     weighted by squared cosines. The part outside the old basis has the variance of the outside.
     """
     left, right = yield from gather(map(_squared_cosines, new, old, spreads))
+    return (yield from launch(_transported, left, moments, right))
+
+
+def _transported(left: Tensor, moments: Tensor, right: Tensor) -> Tensor:
     return left @ moments @ right.mT
 
 
@@ -121,13 +125,12 @@ def apply_(
     outside = m > l, n > r
     options = {"eps": eps, "rounding": rounding, "dtype": X.dtype, "outside": outside}
     mean = (mass(moments, (m, n)) / (m * n),) if rounding > 0 else ()
-    weight, scale = yield Request(_weights, (moments, *mean), options=options)
-    core, left, right, rest = _unbordered(weight)
+    core, left, right, rest, scale = yield Request(_weights, (moments, *mean), options=options)
     if m == l and n == r:
         return U @ (core * parts.core) @ V.mT, scale
     # core and left edge, minus what rest * X below already contains of them
-    inner = (core - left) * parts.core @ V.mT + (left - rest) * parts.left
-    outer = torch.cat([U, (right - rest) * _right_edge(parts, U)], -1)
+    inner = torch.baddbmm(left * parts.left, core * parts.core, V.mT)
+    outer = torch.cat([U, right * _right_edge(parts, U)], -1)
     return X.mul_(rest).baddbmm_(outer, torch.cat([inner, V.mT], -2)), scale
 
 
@@ -139,10 +142,12 @@ def _weights(
     rounding: float,
     dtype: torch.dtype,
     outside: tuple[bool, bool],
-) -> tuple[Tensor, Tensor]:
-    """What the parts are multiplied by, (S, l + 1, r + 1) and (S,), see `apply_`. ``mean``: of all moments.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What the parts are multiplied by, see `apply_`. ``mean``: of all moments.
 
-    ``outside``: whether there is something outside of the left and of the right basis.
+    For the core (S, l, r) it is the difference to the left edge; for the edges (S, l, 1) and (S, 1, r), the
+    difference to the rest. Then the rest (S, 1, 1), and the factor of all (S,). ``outside``: whether there is
+    something outside of the left and of the right basis.
     """
     root = moments.sqrt()
     largest = root.amax((-2, -1), keepdim=True)
@@ -158,12 +163,12 @@ def _weights(
     scale = power_of_two(top, torch.zeros_like(top), beta2=0.0, most=_MOST)
     weight = divide(weight, scale).to(dtype)
     # outside a square basis there is only rounding noise, which small roots would amplify
-    left, right = outside
-    if not left:
+    if not outside[0]:
         weight[..., -1, :] = 0.0
-    if not right:
+    if not outside[1]:
         weight[..., :, -1] = 0.0
-    return weight, scale
+    core, left, right, rest = _unbordered(weight)
+    return core - left, left - rest, right - rest, rest, scale
 
 
 def _shape(U: Tensor, V: Tensor, spreads: Spreads) -> tuple[int, ...]:
@@ -194,11 +199,18 @@ def _squared_cosines(new: Tensor, old: Tensor, spread: Spread | None) -> Task[Te
     outside are often much smaller than those inside.
     """
     d, l = size(old.shape[-2], spread), old.shape[-1]
-    cosines = yield from total(new.mT @ old, spread)
-    # entries are at most 1: squares can't overflow
-    lost = torch.baddbmm(old, new, cosines, alpha=-1).square().sum(-2).double()
-    lost = yield from total(lost, spread)
+    cosines = yield from total((yield from launch(_cosines, new, old)), spread)
+    lost = yield from total((yield from launch(_lost, old, new, cosines)), spread)
     return (yield Request(_shares, (cosines, lost), (float(max(d - l, 1)),)))
+
+
+def _cosines(new: Tensor, old: Tensor) -> Tensor:
+    return new.mT @ old
+
+
+def _lost(old: Tensor, new: Tensor, cosines: Tensor) -> Tensor:
+    """Energies of the columns of (I - new newᵀ) old. Entries are at most 1: squares can't overflow."""
+    return torch.baddbmm(old, new, cosines, alpha=-1).square().sum(-2).double()
 
 
 def _shares(cosines: Tensor, lost: Tensor, outside: float | Tensor) -> Tensor:

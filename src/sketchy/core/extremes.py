@@ -20,23 +20,24 @@ def energies(A: Tensor) -> tuple[Tensor, Tensor]:
     """The sums of squares of the rows (..., d) and of the columns (..., k) of A (..., d, k), float64.
 
     Safe from overflow and underflow for float32; NaN or Inf exactly if an entry is. Sums are taken in the
-    dtype of A.
+    dtype of A on the CPU, and in float64 elsewhere.
     """
+    if not readable(A):
+        return _energy_in_double(A, -1), _energy_in_double(A, -2)
     rows, columns = _safe(A, _row_and_column_energy)
     return rows, columns
 
 
 def column_energy(A: Tensor) -> Tensor:
     """The sums of squares of the columns only; see `energies`."""
-    if readable(A) or A.numel() == 0:
-        return energies(A)[1]
-    (columns,) = _safe(A, lambda A: (_energy(A, -2),))
-    return columns
+    return energies(A)[1] if readable(A) else _energy_in_double(A, -2)
 
 
 def row_energy(A: Tensor) -> Tensor:
     """The sums of squares of the rows only; see `energies`."""
-    (rows,) = _safe(A, lambda A: (_energy(A, -1),))
+    if not readable(A):
+        return _energy_in_double(A, -1)
+    (rows,) = _safe(A, lambda A: (torch.linalg.vector_norm(A, dim=-1).double().square(),))
     return rows
 
 
@@ -54,7 +55,7 @@ def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) 
     numbers = yield Request(read, (norm, past))
     if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
         return None
-    most = 126 if dtype == torch.float32 else 500
+    most = 100 if dtype == torch.float32 else 500  # moderate numbers divided by it are in range, too
     return (yield Request(power_of_two, (norm, past), options={"beta2": beta2, "most": most}))
 
 
@@ -70,42 +71,43 @@ def divide(A: Tensor, scale: Tensor) -> Tensor:
     return A / scale.to(A.dtype).unsqueeze(-1).unsqueeze(-1)
 
 
-def as_weights(values: Tensor, x: Tensor) -> Tensor:
-    """Values in the dtype of x. Values beyond its range become its largest number, since 0 * inf is NaN."""
-    most = torch.finfo(x.dtype).max
-    return values.double().clamp(-most, most).to(x)
+def as_weights(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values in a dtype. Values beyond its range become its largest number, since 0 * inf is NaN."""
+    most = torch.finfo(dtype).max
+    return values.double().clamp(-most, most).to(dtype)
+
+
+def _energy_in_double(A: Tensor, dim: int) -> Tensor:
+    """One pass that reads A: an accelerator is so much slower at loading float32 than at squaring float64.
+
+    The sum of squares of float64 numbers is scaled, because it may overflow.
+    """
+    if A.dtype != torch.float64:
+        return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64).square()
+    if A.numel() == 0:
+        return A.new_zeros(A.sum(dim).shape)
+    unit = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True).clamp(
+        min=torch.finfo(A.dtype).tiny
+    )
+    return torch.linalg.vector_norm(A / unit, dim=dim).square() * unit[..., 0].square()
 
 
 def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Sums of squares of A, the first of them over rows. Extreme matrices are scaled first.
-
-    On an accelerator all are, by their largest entry. On the CPU it is a power of two, which is exact.
-    """
+    """Sums of squares of A, the first over rows. Extreme matrices are first divided by a power of two."""
     info = torch.finfo(A.dtype)
     if A.numel() == 0:
         return squares(A)
-    if readable(A):
-        found = squares(A)
-        lowest = info.tiny / info.eps  # below it, sums of squares lose digits
-        if within(read(found[0].sum(-1)), lowest, 1 / lowest):
-            return found
+    found = squares(A)
+    lowest = info.tiny / info.eps  # below it, sums of squares lose digits
+    if within(read(found[0].sum(-1)), lowest, 1 / lowest):
+        return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
-    if not readable(A):
-        unit = largest.clamp(min=info.tiny)
-        square = unit[..., 0].double().square()
-        return tuple(sums.mul_(square) for sums in squares(A / unit))
     power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # log2 may round up to one more
     unit = torch.where(largest > 0, torch.exp2(power), 1.0)
     return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
 
 
-def _energy(A: Tensor, dim: int) -> Tensor:
-    return torch.linalg.vector_norm(A, dim=dim).double().square()
-
-
 def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:
-    if not readable(A):
-        return _energy(A, -1), _energy(A, -2)
     S = A.reshape(math.prod(A.shape[:-2]), *A.shape[-2:])
     rows = S.new_empty(S.shape[:2], dtype=torch.float64)
     columns = S.new_zeros(len(S), S.shape[2], dtype=torch.float64)

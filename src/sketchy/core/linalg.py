@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.spread import WHOLE, Spreads, part, size, solved, total, whole
-from sketchy.core.tasks import Numbers, Request, Task, Unread, readable
+from sketchy.core.tasks import Numbers, Request, Task, Unread, launch, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
@@ -120,6 +120,21 @@ def orthonormal(M: Tensor) -> Tensor:
     return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
 
 
+def _gram_in_double(M: Tensor, above: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """M, or [above; M], in float64, and its Gram matrix."""
+    D = M.double() if above is None else torch.cat([above.double(), M.double()], dim=-2)
+    return D, D.mT @ D
+
+
+def _divided_by(D: Tensor, L: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """D L⁻ᵀ."""
+    return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(dtype)
+
+
+def _product_in_double(D: Tensor, V: Tensor, *, dtype: torch.dtype) -> Tensor:
+    return (D @ V).to(dtype)
+
+
 def _shifted_cholesky_(W: Tensor) -> Tensor:
     """The Cholesky factor of a float64 Gram matrix that may be singular. W is overwritten."""
     squares = W.diagonal(dim1=-2, dim2=-1)
@@ -139,12 +154,16 @@ def orthonormal_parts(M: Tensor, spreads: Spreads, above: Tensor | None = None) 
         return M if above is None else torch.cat([above, M], dim=-2)
 
     if _in_double(M):
-        D = joined(M).double()
-        own = D if above is None else D[..., above.shape[-2] :, :]
-        W = yield from total(own.mT @ own, spreads[0])
-        W = W if above is None else W + above.double().mT @ above.double()
+        if above is None or spreads[0] is None:
+            D, W = yield from launch(_gram_in_double, *((M,) if above is None else (M, above)))
+            W = yield from total(W, spreads[0])
+        else:
+            _, W = _gram_in_double(M)
+            W = yield from total(W, spreads[0])
+            W = W + _gram_in_double(above)[1]
+            D = joined(M).double()
         L = yield from solved(spreads, _shifted_cholesky_, W)
-        return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(M)
+        return (yield from launch(_divided_by, D, L, dtype=M.dtype))
     if spreads == WHOLE:
         return orthonormal(joined(M))
     Q = yield from solved(spreads, orthonormal, joined((yield from whole(M, spreads[0]))))
@@ -185,10 +204,10 @@ def left_singular_by_products(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple
         V, sigma = yield from solved(spreads, _ritz, L, precision=torch.float64 if graded else T.dtype)
         return T @ V, sigma
     if _in_double(T):
-        D = T.double()
-        W = yield from total(D.mT @ D, spreads[0])
+        D, W = yield from launch(_gram_in_double, T)
+        W = yield from total(W, spreads[0])
         V, sigma = yield from solved(spreads, _ritz_in_double, W, dtype=T.dtype)
-        return (D @ V).to(T), sigma
+        return (yield from launch(_product_in_double, D, V, dtype=T.dtype)), sigma
     T = yield from whole(T, spreads[0])  # it is thin
     if spreads == WHOLE:
         return left_singular(T, T.shape[-1])
@@ -220,8 +239,14 @@ def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`.
     """
     d = size(U.shape[-2], spreads[0])
-    noise = part((yield Scattered(scattered, (U,), dim=d)) / d**0.5, spreads[0])
-    return (yield from orthonormal_parts(torch.where(live.unsqueeze(-2), U, noise), spreads))
+    noise = part((yield Scattered(scattered, (U,), dim=d)), spreads[0])
+    filled = yield from launch(_with_noise, U, live, noise.expand_as(U), numbers=(d**-0.5,))
+    return (yield from orthonormal_parts(filled, spreads))
+
+
+def _with_noise(U: Tensor, live: Tensor, noise: Tensor, size: float) -> Tensor:
+    """U, and ``size`` times the noise in columns that are not ``live``."""
+    return torch.where(live.unsqueeze(-2), U, noise * size)
 
 
 def _in_double(x: Tensor) -> bool:

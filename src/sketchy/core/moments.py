@@ -20,7 +20,7 @@ from torch import Tensor
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import as_weights, row_energy
 from sketchy.core.spread import WHOLE, Spread, Spreads, largest, norm, size, total
-from sketchy.core.tasks import Request, Task
+from sketchy.core.tasks import Request, Task, launch
 from sketchy.core.tuned.panels import panels
 
 # The largest root mean square of a factored step. If one entry is much larger than the others of its row and
@@ -39,7 +39,7 @@ def weights(beta2: float) -> tuple[float, float]:
     return (beta2, 1 - beta2) if beta2 < 1 else (1.0, 1.0)
 
 
-def correction(beta: float, step: Tensor) -> Tensor:
+def correction(step: Tensor, beta: float) -> Tensor:
     """Adam's bias correction 1 - βᵗ, float64: the total weight in a moving average. It is 1 for a sum."""
     return 1 - beta ** step.double() if beta < 1 else torch.ones_like(step, dtype=torch.float64)
 
@@ -59,7 +59,7 @@ def longest(beta1: float, beta2: float, *, moving_average: bool = True) -> float
 
 def like(values: Tensor, x: Tensor) -> Tensor:
     """Values (S,), one for each matrix, in the shape and dtype to multiply x (S, ...)."""
-    return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x)
+    return as_weights(values.reshape(-1, *[1] * (x.dim() - 1)), x.dtype)
 
 
 def observe_root_(
@@ -70,12 +70,10 @@ def observe_root_(
     Where ``good`` (K,) is false, g must be zero, and no bit of the root changes.
     """
     old, new = (weight**0.5 for weight in weights(beta2))
-    kept = like(torch.full((len(root),), old, dtype=torch.float64, device=root.device), root)
-    if good is not None:
-        kept = torch.where(like(good, root) > 0, kept, 1.0)
+    kept = None if good is None else like(1 - (1 - old) * good.double(), root)
     for stack, piece in panels(root):
         fresh = _scaled(g[piece], new, over, stack)
-        torch.hypot(root[piece].mul_(kept[stack]), fresh, out=root[piece])
+        torch.hypot(root[piece].mul_(old if kept is None else kept[stack]), fresh, out=root[piece])
     return root
 
 
@@ -96,7 +94,7 @@ def divide_by_root(
     step = torch.empty_like(x) if out is None else out
     most = None if limit is None else like(limit, x)
     damping = yield from _damping(root, eps, spreads)
-    for stack, piece, divisor, factor in _divisors(root, filled, damping):
+    for stack, piece, divisor, factor in _divisors(root, *(yield from _short(filled, damping))):
         torch.div(x[piece], divisor, out=step[piece]).mul_(factor)
         if most is not None:
             step[piece].clamp_(-most[stack], most[stack])
@@ -114,7 +112,7 @@ def length_over_root(
     """The length (S,), float64, of `divide_by_root` for x (S, m, n), or x / ``over``, panel by panel."""
     rows = torch.empty(x.shape[:2], dtype=torch.float64, device=x.device)
     damping = yield from _damping(root, eps, spreads)
-    for stack, piece, divisor, factor in _divisors(root, filled, damping):
+    for stack, piece, divisor, factor in _divisors(root, *(yield from _short(filled, damping))):
         rows[piece] = row_energy(_scaled(x[piece], factor, over, stack).div_(divisor))
     return (yield from norm(rows, *spreads))
 
@@ -126,11 +124,20 @@ def _damping(root: Tensor, eps: float, spreads: Spreads) -> Task[Tensor]:
     return eps * (yield from largest(most, *spreads))
 
 
+def _short(filled: Tensor, damping: Tensor) -> Task[tuple[Tensor, Tensor]]:
+    """The factor of `divide_by_root` and the damping (S,), in the dtype of the damping."""
+    return (yield from launch(_rooted, filled, damping))
+
+
+def _rooted(filled: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    return as_weights(filled.sqrt(), damping.dtype), damping
+
+
 def _divisors(
-    root: Tensor, filled: Tensor, damping: Tensor
+    root: Tensor, factor: Tensor, damping: Tensor
 ) -> Iterator[tuple[slice, tuple[slice, ...], Tensor, Tensor]]:
     """The divisor and the factor of `divide_by_root`, panel by panel."""
-    damping, factor = like(damping, root), like(filled.sqrt(), root)
+    factor, damping = (x.reshape(-1, *[1] * (root.dim() - 1)) for x in (factor, damping))
     for stack, piece in panels(root):
         # where the divisor is zero, the numerator is zero too, or negligible
         divisor = (root[piece] + damping[stack]).clamp_(min=torch.finfo(root.dtype).tiny)
@@ -165,7 +172,7 @@ def damped_inverse_root(values: Tensor, eps: float, *spreads: Spread | None) -> 
     """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
     damped = root + (yield from _damping(root, eps, spreads)).unsqueeze(-1)
-    return damped.clamp(min=torch.finfo(damped.dtype).tiny).reciprocal() * (damped > 0)
+    return damped.reciprocal().masked_fill_(damped == 0, 0.0)
 
 
 def row_roots(
@@ -182,7 +189,7 @@ def row_roots(
 
 def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
     """x (S, *block) with its rows multiplied by a (S, m)."""
-    return (as_matrix(x) * as_weights(a.unsqueeze(-1), x)).reshape(x.shape)
+    return (as_matrix(x) * as_weights(a.unsqueeze(-1), x.dtype)).reshape(x.shape)
 
 
 def length_by_rows(x: Tensor, a: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
@@ -200,7 +207,7 @@ def factored_roots(
 
 def factored_step(x: Tensor, a: Tensor, b: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The step a x b. Its length is limited by `clipped`."""
-    y = cut_(cut_(as_matrix(x) * as_weights(a, x)).mul_(as_weights(b, x)))
+    y = cut_(cut_(as_matrix(x) * as_weights(a, x.dtype)).mul_(as_weights(b, x.dtype)))
     length = yield from norm(row_energy(y), *spreads)
     wanted = clipped(length, entries(x, spreads))
     return (y * like(torch.where(length > 0, wanted / length, 0.0), y)).reshape(x.shape)
@@ -208,7 +215,7 @@ def factored_step(x: Tensor, a: Tensor, b: Tensor, spreads: Spreads = WHOLE) -> 
 
 def factored_length(x: Tensor, a: Tensor, b: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The length (S,) of a x b, float64, panel by panel."""
-    X, weight = as_matrix(x), as_weights(b, x)
+    X, weight = as_matrix(x), as_weights(b, x.dtype)
     rows = torch.empty_like(a.squeeze(-1))
     for stack, piece in panels(X):
         rows[piece] = row_energy(X[piece] * weight[stack])
@@ -232,13 +239,13 @@ def normalize_rows_(
     decay: float,
     count: Tensor,
     spreads: Spreads = WHOLE,
-) -> Task[tuple[Tensor, Tensor, Tensor]]:
+) -> Task[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Divide the rows of scale * direction by their running root mean square; the length stays the same.
 
     With D = scale * direction, (S,) times (S, *block): v_i ← decay v_i + (1 - decay) mean_j D_ij², and row i
     is divided by a_i + _ROW_EPS mean(a), a_i = √(v_i / (1 - decay^count)). ``moment``: v (S, m). ``count``:
     (S,), directions so far with this one; where it is 0, nothing changes. Returns the new direction (in the
-    memory of the old one if possible), v and scale.
+    memory of the old one if possible), v, scale, and the energy (S,) of the new direction.
     """
     X, rows = as_matrix(direction), spreads[0]
     columns = entries(direction[:, :1], (None, *spreads[1:]))
@@ -246,17 +253,23 @@ def normalize_rows_(
     rates = yield Request(_row_rates, (scale, count), (float(columns),), {"decay": decay})
     factor, weight, filled = (rate.unsqueeze(-1) for rate in rates)
     moment = torch.lerp(moment, energy * factor, weight)
-    a = (moment / filled).sqrt()
+    a = (moment / filled).sqrt_()
     if rows is None:
         mean = a.mean(-1, keepdim=True)
     else:
         mean = (yield from total(a.sum(-1, keepdim=True), rows)) / rows.size
     # over the mean, so that weights are moderate; a direction of zeros stays as it is
-    weights = torch.where((weight > 0) & (mean > 0), mean / torch.add(a, mean, alpha=_ROW_EPS), 1.0)
-    X.mul_(as_weights(weights.unsqueeze(-1), X))
-    both = torch.stack([energy.sum(-1), (energy * weights.square()).sum(-1)])
-    before, after = (yield from total(both, rows)).sqrt()
-    return X.reshape(direction.shape), moment, scale * torch.where(after > 0, before / after, 1.0)
+    weights = (mean / torch.add(a, mean, alpha=_ROW_EPS)).masked_fill_(mean * weight == 0, 1.0)
+    X.mul_(weights.to(X).unsqueeze(-1))
+    before, after = energy.sum(-1), torch.linalg.vecdot(energy, weights.square())
+    both = yield from total(torch.stack([before, after], -1), rows)
+    return X.reshape(direction.shape), moment, (yield from launch(_renormalised, scale, both)), both[:, 1]
+
+
+def _renormalised(scale: Tensor, energies: Tensor) -> Tensor:
+    """The scale of a direction whose energy changed: ``energies`` (S, 2), before and after."""
+    before, after = energies.unbind(-1)
+    return scale * (before / after).sqrt().masked_fill_(after == 0, 1.0)
 
 
 def _row_rates(
@@ -265,7 +278,7 @@ def _row_rates(
     """For `normalize_rows_`, (S,) each: scale² / columns, the weight of new squares, and the correction."""
     # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
     unit = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
-    return unit.square() / columns, (1 - decay) * (count > 0).double(), correction(decay, count.clamp(min=1))
+    return unit.square() / columns, (1 - decay) * (count > 0).double(), correction(count.clamp(min=1), decay)
 
 
 def cut_(x: Tensor) -> Tensor:
@@ -284,7 +297,25 @@ def shortened(
     return torch.minimum(scale, (yield from ratio(most, direction, spreads)))
 
 
-def ratio(wanted: Tensor, direction: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
-    """The factor (S,) that gives a direction (S, *block) the length ``wanted`` (S,). It is zero for zero."""
-    length = yield from norm(row_energy(as_matrix(direction)), *spreads)
-    return torch.where(length > 0, wanted / length, 0.0)
+def ratio(
+    wanted: Tensor,
+    direction: Tensor,
+    spreads: Spreads = WHOLE,
+    *,
+    times: float = 1.0,
+    least: Tensor | None = None,
+    energy: Tensor | None = None,
+) -> Task[Tensor]:
+    """The factor (S,) that gives a direction (S, *block) the length ``wanted`` (S,). It is zero for zero.
+
+    It is at least ``least``, and then multiplied by ``times``. ``energy``: ‖direction‖² (S,), if it is known.
+    """
+    if energy is None:
+        energy = yield from total(row_energy(as_matrix(direction)).sum(-1), *spreads)
+    bounds = () if least is None else (least,)
+    return (yield from launch(_ratio, wanted, energy, *bounds, times=times))
+
+
+def _ratio(wanted: Tensor, energy: Tensor, least: Tensor | None = None, *, times: float) -> Tensor:
+    found = (wanted / energy.sqrt()).masked_fill_(energy == 0, 0.0)
+    return times * (found if least is None else torch.maximum(found, least))

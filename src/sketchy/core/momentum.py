@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sketchy.core.moments import correction, like
+from sketchy.core.moments import correction
 from sketchy.core.tasks import Request, Task
 
 
@@ -27,10 +27,11 @@ def advance_(
     zero, and no bit of the momentum changes. Momenta that are stored in another form are given as one tensor
     M (K, ...), which becomes x: before that, ``keep`` stores them.
     """
-    options = {"beta1": beta1, "moving_average": moving_average, "nesterov": nesterov}
+    options = {"beta1": beta1, "moving_average": moving_average, "nesterov": nesterov, "dtype": G.dtype}
     marked = (step,) if good is None else (step, good)
     rates: tuple[Tensor, Tensor, Tensor] = yield Request(_rates, marked, options=options)
-    factor, (share, weight), momenta = rates[0], (like(rate, G) for rate in rates[1:]), list(M)
+    factor, momenta = rates[0], list(M)
+    share, weight = (rate.reshape(-1, *[1] * (G.dim() - 1)) for rate in rates[1:])
     x = torch.empty_like(G) if keep is None or not isinstance(M, Tensor) else M
     if moving_average:
         torch._foreach_lerp_(momenta, list(G.unbind()), list(weight.unbind()))
@@ -46,16 +47,22 @@ def advance_(
 
 
 def _rates(
-    step: Tensor, good: Tensor | None = None, *, beta1: float, moving_average: bool, nesterov: bool
+    step: Tensor,
+    good: Tensor | None = None,
+    *,
+    beta1: float,
+    moving_average: bool,
+    nesterov: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """For each weight (K,): the factor of x, the share of G in x, and the weight of G (in a sum, of M)."""
     ahead = beta1 if nesterov else 1.0
     lost = torch.full_like(step, 1 - beta1, dtype=torch.float64)
     lost = lost if good is None else lost * good
     if moving_average:
-        filled = correction(beta1, step)
+        filled = correction(step, beta1)
         factor, fresh = ahead / filled, (1 - beta1) * filled / ahead
     else:
         factor = torch.full_like(lost, ahead)
         fresh, lost = 1 / factor, 1 - lost
-    return factor, fresh if nesterov else torch.zeros_like(fresh), lost
+    return factor, (fresh if nesterov else torch.zeros_like(fresh)).to(dtype), lost.to(dtype)

@@ -46,7 +46,7 @@ class InverseRoot:
 
     def apply_(self, x: Tensor) -> Task[Tensor]:
         """G̃^(-e) x / scale for x (S, d, k), in place where something is outside. O(d k l)."""
-        U, gain = self.basis, as_weights(self.gain, x)
+        U, gain = self.basis, as_weights(self.gain, x.dtype)
         if self.rest == 0:
             return U @ (gain.unsqueeze(-1) * (yield from total(U.mT @ x, self.spread)))
         P = yield from total(product(x.mT, U), self.spread)
@@ -54,7 +54,7 @@ class InverseRoot:
 
     def apply_right_(self, x: Tensor) -> Task[Tensor]:
         """The same along the last axis of x (S, k, d)."""
-        U, gain = self.basis, as_weights(self.gain, x).unsqueeze(-2)
+        U, gain = self.basis, as_weights(self.gain, x.dtype).unsqueeze(-2)
         P = yield from total(x @ U, self.spread)
         if self.rest == 0:
             return (P * gain) @ U.mT

@@ -25,7 +25,7 @@ from sketchy.core.linalg import (
     orthonormal_parts,
 )
 from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
-from sketchy.core.tasks import Request, Task, Unread, run
+from sketchy.core.tasks import Request, Task, Unread, launch, readable, run
 from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
 if TYPE_CHECKING:
@@ -136,11 +136,15 @@ def update_task(
     norm = frobenius(A) if norm is None else norm
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
-        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened, columns))
+        return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened, columns, None))
     lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
     unit = Sketch(sketch.basis, lam, zero, zero, sketch.spread)
-    whitened = None if whitened is None else whitened.divided(scale)
-    new = yield from _fd_update(unit, divide(A, scale), norm, beta2, solver, probing, whitened, columns)
+    if readable(A) or solver != "subspace" or probing is not None:
+        A, over = divide(A, scale), None
+    else:
+        over = scale  # to divide products with thin matrices instead saves two passes over A
+    whitened = None if whitened is None else (yield from whitened.divided(scale))
+    new = yield from _fd_update(unit, A, norm, beta2, solver, probing, whitened, columns, over)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound
     values = yield Request(_multiplied, (*found, *past, scale), options={"beta2": beta2})
@@ -176,14 +180,15 @@ def _fd_update(
     probing: tuple[Tensor, float] | None,
     whitened: "Whitened | None",
     columns: Spread | None,
+    over: Tensor | None,
 ) -> Task[Sketch]:
-    """FD-update (Alg. 1) of a stream of moderate size."""
+    """FD-update (Alg. 1) of a stream of moderate size, with A / ``over`` (...) if it is given."""
     spreads = sketch.spread, columns
     U, old = sketch.basis, (sketch.eigenvalues, sketch.escaped_mass, sketch.error_bound)
     decay = {"beta2": beta2}
-    weights = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
+    weights, root = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     # Alg. 1, lines 3-4: leading directions of C'
-    Z, sigma = yield from _STEPS[solver](U, weights, A, whitened, spreads)
+    Z, sigma = yield from _STEPS[solver](U, weights, root, A, whitened, spreads, over)
     shape = sketch.dim, size(A.shape[-1], columns)
     rounding = certificate.rounding(A, shape, traced=solver == "subspace")
     cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
@@ -197,9 +202,10 @@ def _fd_update(
     return Sketch(Z, kept, mass, bound, sketch.spread)
 
 
-def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> Tensor:
-    """β₂ λ in the dtype of the basis. √(β₂ λ) is rounded to it, as in the factor M = [U √(β₂ λ), A] of C'."""
-    return (beta2 * eigenvalues).sqrt().to(dtype).square()
+def _decayed(eigenvalues: Tensor, *, beta2: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """β₂ λ and √(β₂ λ) in the dtype of the basis. The root is rounded, as in M = [U √(β₂ λ), A] of C'."""
+    root = (beta2 * eigenvalues).sqrt().to(dtype)
+    return root.square(), root
 
 
 def _cut(
@@ -240,16 +246,22 @@ def _cut_whitened(
 
 
 def _exact_step(
-    U: Tensor, weights: Tensor, A: Tensor, whitened: None, spreads: Spreads
+    U: Tensor, weights: Tensor, root: Tensor, A: Tensor, whitened: None, spreads: Spreads, over: None
 ) -> Task[tuple[Tensor, Tensor]]:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     yield from ()
     assert spreads == WHOLE, "only the subspace solver works on parts"
-    return left_singular(torch.cat([U * weights.sqrt().unsqueeze(-2), A], dim=-1), U.shape[-1])
+    return left_singular(torch.cat([U * root.unsqueeze(-2), A], dim=-1), U.shape[-1])
 
 
 def _subspace_step(
-    U: Tensor, weights: Tensor, A: Tensor, whitened: "Whitened | None", spreads: Spreads
+    U: Tensor,
+    weights: Tensor,
+    root: Tensor,
+    A: Tensor,
+    whitened: "Whitened | None",
+    spreads: Spreads,
+    over: Tensor | None,
 ) -> Task[tuple[Tensor, Tensor]]:
     """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (as Sec. 6 hopes for).
 
@@ -260,20 +272,29 @@ def _subspace_step(
     own, columns = spreads
     # K: the lower rows of Mᵀ U; the upper ones are diag(√λ). A right is the lower part of M Mᵀ U.
     if whitened is None:
-        K = right = by_rows((yield from total(product(A.mT, U), own)))
+        K = by_rows((yield from total(product(A.mT, U), own)))
+        K = right = K if over is None else (yield from launch(divide, K, over))
     else:
         K, right = yield from whitened.W.twice(whitened.product)
     found = yield from gram_factor(K, weights, (columns, own))  # of Uᵀ C' U
     if found is not None:
+        assert over is None, "values of A are only known where A was divided"
         T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
         T = solve_transposed_(T, found[0])  # C' U L⁻ᵀ
     else:
-        root, l = weights.sqrt(), U.shape[-1]
-        Q = yield from orthonormal_parts(K, (columns, own), root.diag_embed())
+        l = U.shape[-1]
+        Q = yield from orthonormal_parts(K, (columns, own), (yield from launch(torch.diag_embed, root)))
         lower = Q[..., l:, :]
         lower = lower if whitened is None else (yield from whitened.W.apply(lower))
-        T = U @ (root.unsqueeze(-1) * Q[..., :l, :]) + (yield from total(A @ lower, columns))
+        lower = lower if over is None else (yield from launch(divide, lower, over))
+        new = yield from total(A @ lower, columns)
+        T = yield from launch(_added, new, U, root, Q[..., :l, :])
     return (yield from left_singular_by_products(T, spreads))
+
+
+def _added(new: Tensor, U: Tensor, root: Tensor, Q: Tensor) -> Tensor:
+    """New + U diag(root) Q."""
+    return new + U @ (root.unsqueeze(-1) * Q)
 
 
 def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Task[Tensor]:

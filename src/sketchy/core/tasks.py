@@ -8,12 +8,14 @@ a number, it yields a request and gets the answer:
 
 `gather` combines several tasks into one, and `run` is the driver. Requests for the same function on tensors
 of the same shape are concatenated, computed once, and split again. A task that runs alone gets the same
-answers. Sums over several machines are requests, too (`core.spread`): one collective for all stacks.
+answers. `launch` batches on accelerators only. Sums over several machines are requests, too (`core.spread`):
+one collective for all stacks.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -144,6 +146,20 @@ def certain(condition: Tensor) -> bool:
     return numbers is not None and all(x for row in numbers for x in row)
 
 
+def launch(
+    function: Callable[..., T], *tensors: Tensor, numbers: tuple[float, ...] = (), **options: Any
+) -> Task[T]:
+    """The result of a call, for an accelerator in one batch with those of other stacks.
+
+    On the CPU the call is made at once. There a batch would cost more than a call, as it copies tensors, and
+    stacks would hold large tensors while they wait for each other.
+    """
+    if readable(tensors[0]):
+        return function(*tensors, *numbers, **options)
+    answer: T = yield Request(function, tensors, numbers, options)
+    return answer
+
+
 def _answers(requests: Sequence[Request]) -> list[Any]:
     answers: list[Any] = [None] * len(requests)
     alike: dict[Any, list[int]] = {}
@@ -165,7 +181,7 @@ def called(requests: Sequence[Request], function: Callable[..., Any] | None = No
     sizes = [len(request.tensors[0]) for request in requests]
     tensors = [torch.cat(parts) for parts in zip(*(request.tensors for request in requests), strict=True)]
     columns = zip(*(request.numbers for request in requests), strict=True)
-    numbers = [_one_for_each(values, sizes, tensors[0].device) for values in columns]
+    numbers = [_one_for_each(values, sizes, tensors[0]) for values in columns]
     return function(*tensors, *numbers, **first.options)
 
 
@@ -182,10 +198,17 @@ def _read(result: Any) -> Any:
     return tuple(map(_read, result)) if type(result) is tuple else result
 
 
-def _one_for_each(values: Sequence[float], sizes: Sequence[int], device: torch.device) -> float | Tensor:
-    """The number, if it is the same for all requests; else a tensor (S,) on ``device``."""
+def _one_for_each(values: Sequence[float], sizes: Sequence[int], x: Tensor) -> float | Tensor:
+    """The number, if it is the same for all requests; else a tensor (S,) on the device of x."""
     if len(set(values)) == 1:
         return values[0]
+    # tensors of a trace, or of another kind, must not be kept
+    column = _column if type(x) is Tensor else _column.__wrapped__
+    return column(tuple(values), tuple(sizes), x.device)
+
+
+@lru_cache(256)
+def _column(values: Sequence[float], sizes: Sequence[int], device: torch.device) -> Tensor:
     pairs = zip(sizes, values, strict=True)
     return torch.cat([torch.full((n,), value, dtype=torch.float64, device=device) for n, value in pairs])
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from sketchy.core.extremes import column_energy, divide
 from sketchy.core.sketch import Sketch
 from sketchy.core.spread import Spread, size, total
-from sketchy.core.tasks import Request, Task, run
+from sketchy.core.tasks import Request, Task, launch, run
 
 # δ. Weights are at most δ^(-1/2) = 32. Values from 1e-3 to 0.03 trained a small GPT equally well, 1e-5 worse.
 DAMPING = 1e-3
@@ -35,21 +35,24 @@ class Whitening:
 
     def apply(self, X: Tensor, coordinates: Tensor | None = None) -> Task[Tensor]:
         """W X for X (S, n, k), given Vᵀ X if it is known. O(n r k)."""
-        V = self.basis
-        P = (yield from total(V.mT @ X, self.spread)) if coordinates is None else coordinates
-        inside, gain, outside = self.short
+        P = (yield from self._coordinates(X)) if coordinates is None else coordinates
+        V, (inside, gain, outside) = self.basis, self.short
         if V.shape[-1] == size(V.shape[-2], self.spread):
             return V @ (inside.unsqueeze(-1) * P)
-        return torch.baddbmm(X * outside.reshape(-1, 1, 1), V, gain.unsqueeze(-1) * P)
+        return (yield from launch(_applied, X, V, P, gain, outside))
 
     def twice(self, X: Tensor) -> Task[tuple[Tensor, Tensor]]:
         """W X and W W X for X (S, n, k), with one product Vᵀ X for both."""
-        P = yield from total(self.basis.mT @ X, self.spread)
+        P = yield from self._coordinates(X)
         once = yield from self.apply(X, P)
-        return once, (yield from self.apply(once, self.short[0].unsqueeze(-1) * P))
+        return once, (yield from self.apply(once, (yield from launch(_rows_times, P, self.short[0]))))
 
-    def norm(self, norm: Tensor, GV: Tensor, rows: Spread | None = None) -> Task[Tensor]:
-        """‖G W‖ (S,), given ‖G‖ (S,) and G V (S, m, r). ``rows``: the spread of the rows of G."""
+    def _coordinates(self, X: Tensor) -> Task[Tensor]:
+        """Vᵀ X."""
+        return (yield from total((yield from launch(_coordinates, self.basis, X)), self.spread))
+
+    def norm(self, norm: Tensor, GV: Tensor, rows: Spread | None = None) -> Task[tuple[Tensor, Tensor]]:
+        """‖G W‖ and ‖G‖ ‖W‖ (S,), given ‖G‖ (S,) and G V (S, m, r). ``rows``: the spread of the rows of G."""
         columns = yield from total(column_energy(GV), rows)
         return (yield Request(_norm, (norm, columns, self.inside, self.outside)))
 
@@ -68,15 +71,29 @@ class Whitened:
     product: Tensor  # Gᵀ U, (S, n, l)
     noise: Tensor  # ‖W‖ ‖G‖ (S,), float64: rounding errors of products with A are relative to it
 
-    def divided(self, scale: Tensor) -> "Whitened":
+    def divided(self, scale: Tensor) -> "Task[Whitened]":
         """The same for G / scale."""
-        return replace(self, product=divide(self.product, scale), noise=self.noise / scale)
+        product = yield from launch(divide, self.product, scale)
+        return replace(self, product=product, noise=self.noise / scale)
 
 
-def _norm(norm: Tensor, columns: Tensor, inside: Tensor, outside: Tensor) -> Tensor:
-    """‖G W‖ (S,), given ‖G‖ (S,) and the energies of the columns of G V (S, r)."""
+def _coordinates(V: Tensor, X: Tensor) -> Tensor:
+    return V.mT @ X
+
+
+def _applied(X: Tensor, V: Tensor, P: Tensor, gain: Tensor, outside: Tensor) -> Tensor:
+    """W X for X (S, n, k), given P = Vᵀ X."""
+    return torch.baddbmm(X * outside.reshape(-1, 1, 1), V, gain.unsqueeze(-1) * P)
+
+
+def _rows_times(P: Tensor, values: Tensor) -> Tensor:
+    return values.unsqueeze(-1) * P
+
+
+def _norm(norm: Tensor, columns: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
+    """‖G W‖ and ‖G‖ ‖W‖ (S,), given ‖G‖ (S,) and the energies of the columns of G V (S, r)."""
     rest = (norm.square() - columns.sum(-1)).clamp(min=0) * outside.square()
-    return ((columns * inside.square()).sum(-1) + rest).sqrt()
+    return ((columns * inside.square()).sum(-1) + rest).sqrt(), norm * outside
 
 
 def whitening(sketch: Sketch) -> Whitening:

@@ -63,7 +63,7 @@ def dtype(*allowed: torch.dtype | str) -> Callable[[str, Any], str | None]:
 not_negative = number("at least 0", lambda v: 0 <= v < float("inf"))
 
 
-def lr(name: str, value: Any) -> float | Tensor:
+def rate(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ValueError(f"{name} is a tensor of shape {tuple(value.shape)}: must have one element")

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from sketchy.core.tasks import gather, run, without_autocast
 from sketchy.optim import options as table
+from sketchy.optim.compiled import Compiled, settings_of
 from sketchy.optim.covariances import KnownCovariance, known_covariances
 from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_defaults_kept, restore_
 from sketchy.optim.plan import Design, Plan, plan
@@ -30,10 +31,9 @@ from sketchy.optim.split import check_mesh, exchange_
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
 
-# Inside a compiled training step, our step runs uncompiled. Compiled, it took 1.8 times the CPU time:
-# decompositions choose their method by values, which breaks the graph into pieces. Also, torch 2.13 fails
-# where axes are merged, once shapes vary. `torch.compiler.disable` would import the compiler here, which
-# doubles the time of this import.
+# Inside a compiled training step, our step is not compiled with it: decompositions choose their method by
+# values, which breaks the graph into pieces. With ``compile`` we make graphs of our own (`compiled.py`).
+# `torch.compiler.disable` would import the compiler here, which doubles the time of this import.
 _uncompiled = _disable_dynamo
 
 
@@ -44,6 +44,7 @@ class Engine(Optimizer):
     without: ClassVar[frozenset[str]] = frozenset()  # options that a subclass does not have
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
     split: Any = None  # a mesh (`optim.split`); not an option of groups, so that state dicts do not have it
+    compiled: Compiled | None = None  # the graphs of its steps, with ``compile``
     saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of our optimizers inherits it
 
     def __init_subclass__(cls) -> None:
@@ -57,6 +58,7 @@ class Engine(Optimizer):
                 kinds(name, kinds.KEYWORD_ONLY if i > 1 else kinds.POSITIONAL_OR_KEYWORD, default=value)
             )
         shown.append(kinds("split", kinds.KEYWORD_ONLY, default=None))
+        shown.append(kinds("compile", kinds.KEYWORD_ONLY, default=False))
         cls.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
 
     @classmethod
@@ -72,11 +74,14 @@ class Engine(Optimizer):
         betas: tuple[float, float] | None = None,
         *,
         split: Any = None,
+        compile: bool | Mapping[str, Any] = False,
         **options: Unpack[table.Options],
     ) -> None:
         check_mesh(split)
         if split is not None:
             self.split = split
+        if (settings := settings_of(compile)) is not None:
+            self.compiled = Compiled(settings)
         known = self._options()
         self._refuse_unknown(options)
         given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not None}
@@ -210,7 +215,10 @@ class Engine(Optimizer):
         for i, wave in enumerate(found):
             fetch(found[i + 1] if i + 1 < len(found) else [])
             with without_autocast(wave[0].params[0].device):
-                run(gather(map(step, wave)))
+                if self.compiled is None or not self.compiled.run(wave):
+                    run(gather(map(step, wave)))
+            for stack in wave:
+                stack.count_turns()
         self._exchange()
 
     def _exchange(self) -> None:
@@ -229,7 +237,8 @@ class Engine(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         kept: dict[str, Any] = super().__getstate__()
-        return kept if self.split is None else {**kept, "split": self.split}
+        own = {"split": self.split, "compiled": self.compiled}
+        return kept | {name: value for name, value in own.items() if value is not None}
 
     def _check_options(self) -> None:
         """Refuse a wrong option that was put into a group by hand, before anything changes.

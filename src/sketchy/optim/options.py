@@ -33,7 +33,9 @@ class Positional(TypedDict, total=False):
 
     lr: Annotated[
         float | Tensor,
-        Option(1e-3, checks.lr, "learning rate: a number, or a tensor with one element; start with AdamW's"),
+        Option(
+            1e-3, checks.rate, "learning rate: a number, or a tensor with one element; start with AdamW's"
+        ),
     ]
     betas: Annotated[
         tuple[float, float],
@@ -82,10 +84,8 @@ class Options(TypedDict, total=False):
         ),
     ]
     weight_decay: Annotated[
-        float,
-        Option(
-            0.01, checks.not_negative, "decoupled: each step multiplies the weight by 1 - lr * weight_decay"
-        ),
+        float | Tensor,
+        Option(0.01, checks.rate, "decoupled: each step multiplies the weight by 1 - lr * weight_decay"),
     ]
     update_every: Annotated[
         int,

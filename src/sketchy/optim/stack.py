@@ -15,9 +15,9 @@ from torch import Tensor
 
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import energies, row_energy
-from sketchy.core.moments import like
+from sketchy.core.moments import correction, like
 from sketchy.core.spread import Spread, part, total
-from sketchy.core.tasks import Request, Task, read, within
+from sketchy.core.tasks import Request, Task, gather, launch, read, within
 from sketchy.optim.descend import descend_
 from sketchy.optim.slots import State
 
@@ -68,7 +68,9 @@ class Stack:
         self.fetched: dict[str, Callable[[], Tensor]] = {}  # bases that are on their way (`schedule.fetch`)
         self.layout = plan.layout if place is None else place.layout
         self.spreads = (None,) * len(plan.layout.block) if place is None else place.spreads
-        self.good: Tensor | None = None  # (K,): which gradients are good; None: all are known to be good
+        # (K,): which gradients are good or bad; None: all are known to be good
+        self.good: Tensor | None = None
+        self.bad: Tensor | None = None
         self._old: dict[str, Tensor] = {}  # the slots that were read, stacked
         self._new: dict[str, Tensor] = {}  # the slots that were written
         self.count = self["step"] + 1  # (K,): number of good gradients, including this one
@@ -158,10 +160,11 @@ class Stack:
         limit = _TOO_LARGE[plan.range]
         if within((yield Request(read, (size,))), -1.0, limit):  # false for NaN
             return Gradient(whole, blocks, norm, rows, columns)
-        self.good = size < limit
         del blocks, matrix
-        bad = ~self.good
-        whole, norm, rows = (_without(bad, x) for x in (whole, norm, rows))
+        self.good, self.bad, size = yield from launch(_judged, size, limit=limit)
+        bad = self.bad
+        whole, rows = _without(bad, whole), _without(bad, rows)
+        norm = size if plan.layout.count == 1 else _without(bad, norm)
         columns = None if columns is None else _without(bad, columns)
         return Gradient(whole, layout.split(whole), norm, rows, columns)
 
@@ -176,45 +179,63 @@ class Stack:
         """(S,): `good` for each block."""
         return None if self.good is None else self.layout.each(self.good)
 
-    def descend_(self, direction: Tensor, scale: Tensor) -> None:
+    def filled(self, beta: float) -> Task[Tensor]:
+        """The weight (S,) of all gradients so far in a moving average, see `core.moments.correction`."""
+        return (yield from launch(correction, self.steps, beta=beta))
+
+    def descend_(self, direction: Tensor, scale: Tensor) -> Task[None]:
         """Add -lr * scale (S,) * direction (S, *block) to the weights, except to those with bad gradients."""
         layout = self.layout
         if layout.count == 0:  # none of the stacked matrices lies here
             return
+        if self.bad is not None:
+            scale = _without(self.bad, scale)
         if layout.count > 1:
             direction = direction.mul_(like(scale, direction))
             scale = torch.ones_like(self.count, dtype=torch.float64)
         direction = layout.join(direction)
         if self.place is not None:
             direction = self.place.part_of_gathered(direction)
-        if self.good is not None:
-            direction.masked_fill_(_mask(~self.good, direction), 0.0)
-        descend_(self.params, direction, scale, self.good, self.group)
+        yield from descend_(self.params, direction, scale, self.good, self.group)
 
-    def keep(self) -> None:
+    def keep(self) -> Task[None]:
         """Write the new values into the state, and forget them. Bad gradients change only a counter."""
         changed, coded = self._new, self.plan.coded
         for name in changed.keys() & ({} if self.place is None else self.place.apart).keys():
             changed[name] = part(changed[name], self.apart(name))
         for name in coded.keys() & changed.keys():
             changed[name] = coded[name].encode(changed[name])
-        changed = self._masked(changed)
-        if self.good is not None:
-            changed["skipped"] = self["skipped"] + ~self.good
+        changed = yield from self._masked(changed)
+        if self.bad is not None:
+            changed["skipped"] = self["skipped"] + self.bad
         self._scatter(changed)
         self._old, self._new = {}, {}
 
-    def store(self, values: Mapping[str, Tensor]) -> None:
-        """Write encoded values into the state at once. Those of bad gradients are dropped."""
-        self._scatter(self._masked(values))
+    def count_turns(self) -> None:
+        """After the step: count gradients for ``update_every``. Bad ones are not counted if they are known;
+        on an accelerator they are counted, because Python would have to wait to know them."""
+        if "turn" not in self.plan.slots:
+            return
+        good = self.good if self.good is not None and self.good.device.type == "cpu" else None
+        torch._foreach_add_(self.own("turn"), 1 if good is None else list(good.long().unbind()))
 
-    def _masked(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def store(self, values: Mapping[str, Tensor]) -> Task[None]:
+        """Write encoded values into the state at once. Those of bad gradients are dropped."""
+        self._scatter((yield from self._masked(values)))
+
+    def _masked(self, values: Mapping[str, Tensor]) -> Task[dict[str, Tensor]]:
         """Encoded values for good gradients, the stored ones for bad gradients."""
         if self.good is None:
             return dict(values)
         read = self._old.keys() - self.plan.coded.keys()
         old = {name: self._old[name] if name in read else self.stored(name) for name in values}
-        return {name: _select(self.good, new, old[name]) for name, new in values.items()}
+        thin = [name for name in values if self.plan.slots[name].blocks is not None]
+        assert self.good_blocks is not None
+        new = yield from gather(launch(_select, self.good_blocks, values[name], old[name]) for name in thin)
+        found = dict(zip(thin, new, strict=True))
+        return found | {
+            name: _select(self.good, values[name], old[name]) for name in values if name not in found
+        }
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
@@ -222,9 +243,16 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
+def _judged(size: Tensor, *, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Which gradients are good and bad, by their norms (K,), and the norms, zero for bad ones."""
+    good = size < limit  # false for NaN
+    bad = ~good
+    return good, bad, size.masked_fill(bad, 0.0)
+
+
 def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """``new`` for good gradients, ``old`` for bad ones. ``new`` may have several blocks per parameter."""
-    return torch.where(_mask(good, new), new.to(old.dtype), old)
+    """``new`` for good gradients or blocks, ``old`` for bad ones."""
+    return torch.where(good.reshape(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)
 
 
 def _without(bad: Tensor, x: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ def step(stack: Stack) -> Task[None]:
     del G, old, new  # their memory is free for the direction
     x, ahead = stack.layout.split(x), stack.layout.each(ahead)
     direction, scale = yield from _direction_(stack, steps, x, ahead, learned, length)  # Alg. 3, line 6
-    stack.descend_(direction, scale)
-    stack.keep()
+    yield from stack.descend_(direction, scale)
+    yield from stack.keep()
 
 
 def _direction_(
@@ -39,7 +39,7 @@ def _direction_(
     """
     plan, first, spreads = stack.plan, stack.group["start_step"], stack.spreads
     length = (yield from plan.graft.length(stack, x, ahead)) if length is None else length
-    early, limit = None, plan.graft.limit(stack)
+    early, energy, limit = None, None, plan.graft.limit(stack)
     if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
         early = yield from plan.graft.step(stack, x * like(ahead, x), length)
         early = early if limit is None else cut_(early)
@@ -51,8 +51,8 @@ def _direction_(
     if plan.path == "sketch" and stack.group.get("polar"):
         direction, scale = yield from polar_(direction, scale, stack.group["polar"], spreads)
     if plan.row_norms is not None:
-        direction, scale = yield from plan.row_norms.apply_(stack, direction, scale)
-    scale = yield from plan.graft.rescale(stack, direction, scale, length)
+        direction, scale, energy = yield from plan.row_norms.apply_(stack, direction, scale)
+    scale = yield from plan.graft.rescale(stack, direction, scale, length, energy)
     scale = yield from shortened(scale, direction, limit and limit * stack.group["graft_scale"], spreads)
     if early is not None:
         started = like(stack.steps >= first, direction) > 0

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from sketchy.core import corrected
-from sketchy.core.moments import correction, weights
+from sketchy.core.moments import weights
 from sketchy.core.sketch import Sketch
-from sketchy.core.tasks import Task
+from sketchy.core.tasks import Task, launch
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import FLOAT64, Meaning, Slots, State
@@ -48,7 +49,8 @@ class BasisMoments:
         kept, added = weights(stack.group["betas"][1])
         parts = yield from corrected.project(G.blocks, U, V, spreads)
         squares = yield from corrected.squares(parts, U, V, G.norm.square(), spreads)
-        stack["second_moment"] = moments = kept * moments + added * squares
+        moments = yield from launch(_averaged, moments, squares, kept=kept, added=added)
+        stack["second_moment"] = moments
         return U, V, moments
 
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Learned) -> Task[tuple[Tensor, Tensor]]:
@@ -57,7 +59,8 @@ class BasisMoments:
         parts = yield from corrected.project(x, U, V, stack.spreads)
         applied = corrected.apply_(x, U, V, parts, moments, group["eps"], rounding, stack.spreads)
         direction, own = yield from applied
-        return direction, scale * own * correction(group["betas"][1], stack.steps).sqrt()
+        filled = yield from stack.filled(group["betas"][1])
+        return direction, (yield from launch(_scaled, scale, own, filled))
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
@@ -71,3 +74,11 @@ class BasisMoments:
             for sketch, size in zip(sketches, like.shape[1:], strict=True)
         )
         return left, right
+
+
+def _averaged(old: Tensor, new: Tensor, *, kept: float, added: float) -> Tensor:
+    return torch.add(kept * old, new, alpha=added)
+
+
+def _scaled(scale: Tensor, own: Tensor, filled: Tensor) -> Tensor:
+    return scale * own * filled.sqrt()

@@ -100,6 +100,14 @@ class Graft(Part, Protocol):
         """The largest root mean square of the rule's step, see `core.moments.longest`; None: no limit."""
 
     def rescale(
-        self, stack: "Stack", direction: Tensor, scale: Tensor, length: Tensor | None
+        self,
+        stack: "Stack",
+        direction: Tensor,
+        scale: Tensor,
+        length: Tensor | None,
+        energy: Tensor | None = None,
     ) -> Task[Tensor]:
-        """The new scale (S,) that gives the step scale * direction (S, *block) the length of this rule."""
+        """The new scale (S,) that gives the step scale * direction (S, *block) the length of this rule.
+
+        ``energy``: ‖direction‖² (S,), if it is known.
+        """

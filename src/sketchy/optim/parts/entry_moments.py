@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sketchy.core.moments import correction, divide_by_root, longest, observe_root_
+from sketchy.core.moments import divide_by_root, longest, observe_root_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
@@ -37,14 +37,13 @@ class EntryMoments:
     def update(
         self, stack: Stack, G: Gradient, old: Sequence[Sketch | None], new: Sequence[Sketch | None]
     ) -> Task[None]:
-        yield from ()
         root = self.read(stack)
         observe_root_(root, G.whole, stack.group["betas"][1], stack.good)
-        self.write(stack, root)
+        yield from self.write(stack, root)
 
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: None) -> Task[tuple[Tensor, Tensor]]:
         root = self.read(stack).reshape(x.shape)
-        filled = correction(stack.group["betas"][1], stack.count)
+        filled = yield from stack.filled(stack.group["betas"][1])
         group = stack.group
         limit = longest(*group["betas"], moving_average=group["moving_average_momentum"])
         limits = None if limit is None else limit / scale
@@ -56,8 +55,8 @@ class EntryMoments:
         """The roots of the second moments (K, *shape). After they were changed in place, `write` them."""
         return stack.stacked("root_moment") if self.codes is None else self.codes.read(stack)
 
-    def write(self, stack: Stack, root: Tensor) -> None:
+    def write(self, stack: Stack, root: Tensor) -> Task[None]:
         if self.codes is None:
             stack.put_back("root_moment", root)
         else:
-            self.codes.write(stack, root)
+            yield from self.codes.write(stack, root)

@@ -14,6 +14,7 @@ from torch import Tensor
 from sketchy.core import quantize
 from sketchy.core.axes import merge
 from sketchy.core.spread import Spread
+from sketchy.core.tasks import Task
 from sketchy.core.tuned.panels import panels
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import Codec, Meaning, Slot, Slots
@@ -69,7 +70,7 @@ class FewBits(ABC):
         x: Tensor,
         minus: tuple[Tensor, Tensor] | None = None,
         G: Tensor | None = None,
-    ) -> None:
+    ) -> Task[None]:
         """Store x (K, *shape), or x - A B for ``minus`` = A (K, m, l) and B (K, l, n), panel by panel.
 
         ``G``: the newest gradients (K, *shape), if there are any. Without ``minus``, `FourBits` overwrites x.
@@ -88,7 +89,7 @@ class FewBits(ABC):
             fresh = None if G is None else G.reshape(X.shape)[piece]
             codes[piece], scale[piece] = self._encoded(part, fresh, stack, stack.count[some], first)
         kept = stack.own(self.name)[0].shape
-        stack.store({self.name: codes.reshape(len(codes), *kept), f"{self.name}_scale": scale})
+        yield from stack.store({self.name: codes.reshape(len(codes), *kept), f"{self.name}_scale": scale})
 
     def _stored(self, stack: Stack) -> tuple[Tensor, Tensor]:
         codes, scale = (stack.stacked(name) for name in self.slots)

@@ -19,7 +19,6 @@ from sketchy.core import moments
 from sketchy.core.axes import as_matrix
 from sketchy.core.extremes import row_energy
 from sketchy.core.moments import (
-    correction,
     divide_by_root,
     length_over_root,
     like,
@@ -63,7 +62,14 @@ class Ungrafted:
     def limit(self, stack: Stack) -> float | None:
         return _adams_limit(stack) if stack.plan.preconditioner.adams_length else None
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
+    def rescale(
+        self,
+        stack: Stack,
+        direction: Tensor,
+        scale: Tensor,
+        length: Tensor | None,
+        energy: Tensor | None = None,
+    ) -> Task[Tensor]:
         yield from ()
         return scale
 
@@ -92,9 +98,17 @@ class Rule(ABC):
     def limit(self, stack: Stack) -> float | None:
         return _adams_limit(stack)
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
+    def rescale(
+        self,
+        stack: Stack,
+        direction: Tensor,
+        scale: Tensor,
+        length: Tensor | None,
+        energy: Tensor | None = None,
+    ) -> Task[Tensor]:
         assert length is not None
-        return (yield from moments.ratio(length, direction, stack.spreads)) * stack.group["graft_scale"]
+        times = stack.group["graft_scale"]
+        return (yield from moments.ratio(length, direction, stack.spreads, times=times, energy=energy))
 
 
 class Sgd(Rule):
@@ -122,7 +136,7 @@ class Rows(Rule):
     def update(self, stack: Stack, G: Gradient) -> Task[None]:
         yield from ()
         old, new = weights(stack.group["betas"][1])
-        stack["row_moment"] = old * stack["row_moment"] + new * G.rows
+        stack["row_moment"] = torch.add(old * stack["row_moment"], G.rows, alpha=new)
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
         return moments.step_by_rows(x, (yield from self._roots(stack)))
@@ -137,7 +151,7 @@ class Rows(Rule):
         return state["row_moment"].sum(-1) / weights(options["betas"][1])[1]
 
     def _roots(self, stack: Stack) -> Task[Tensor]:
-        filled = correction(stack.group["betas"][1], stack.steps)
+        filled = yield from stack.filled(stack.group["betas"][1])
         entries, eps = math.prod(stack.plan.layout.block), stack.group["eps"]
         return (yield from moments.row_roots(stack["row_moment"], filled, eps, entries, stack.spreads[0]))
 
@@ -145,10 +159,17 @@ class Rows(Rule):
 class Own(Rows):
     """The step's own length, but at least half of the length that `rows` gives. Keeps m numbers."""
 
-    def rescale(self, stack: Stack, direction: Tensor, scale: Tensor, length: Tensor | None) -> Task[Tensor]:
+    def rescale(
+        self,
+        stack: Stack,
+        direction: Tensor,
+        scale: Tensor,
+        length: Tensor | None,
+        energy: Tensor | None = None,
+    ) -> Task[Tensor]:
         assert length is not None
-        floor = FLOOR * (yield from moments.ratio(length, direction, stack.spreads))
-        return torch.maximum(scale, floor) * stack.group["graft_scale"]
+        options = {"times": stack.group["graft_scale"], "least": scale, "energy": energy}
+        return (yield from moments.ratio(FLOOR * length, direction, stack.spreads, **options))
 
 
 class Factored(Rows):
@@ -167,7 +188,7 @@ class Factored(Rows):
         yield from super().update(stack, G)
         assert G.columns is not None
         old, new = weights(stack.group["betas"][1])
-        stack["column_moment"] = old * stack["column_moment"] + new * G.columns
+        stack["column_moment"] = torch.add(old * stack["column_moment"], G.columns, alpha=new)
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
         a, b = yield from self._factors(stack)
@@ -179,7 +200,7 @@ class Factored(Rows):
         return moments.clipped(found, math.prod(stack.plan.layout.block))
 
     def _factors(self, stack: Stack) -> Task[tuple[Tensor, Tensor]]:
-        filled, eps = correction(stack.group["betas"][1], stack.steps), stack.group["eps"]
+        filled, eps = (yield from stack.filled(stack.group["betas"][1])), stack.group["eps"]
         rows, columns = stack["row_moment"], stack["column_moment"]
         return (yield from moments.factored_roots(rows, columns, filled, eps, stack.spreads))
 
@@ -202,7 +223,8 @@ class RmsProp(Rule):
         return None
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
-        root, filled, eps = stack.stacked("graft_root"), self._filled(stack), stack.group["eps"]
+        root, eps = stack.stacked("graft_root"), stack.group["eps"]
+        filled = yield from stack.filled(self._decay(stack))
         return (yield from divide_by_root(x, root, filled, eps, spreads=stack.spreads))
 
     def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[Tensor]:
@@ -211,7 +233,7 @@ class RmsProp(Rule):
     def _length(self, stack: Stack, x: Tensor, over: Tensor | None) -> Task[Tensor]:
         # stacked again each time: to keep the roots would need memory for a third stack
         root, eps = as_matrix(stack.stacked("graft_root")), stack.group["eps"]
-        filled = self._filled(stack)
+        filled = yield from stack.filled(self._decay(stack))
         return (yield from length_over_root(as_matrix(x), root, filled, eps, over, stack.spreads))
 
     def _over(self, G: Gradient) -> Tensor | None:
@@ -220,9 +242,6 @@ class RmsProp(Rule):
 
     def _decay(self, stack: Stack) -> float:
         return stack.group["betas"][1]
-
-    def _filled(self, stack: Stack) -> Tensor:
-        return correction(self._decay(stack), stack.steps)
 
 
 class Adagrad(RmsProp):

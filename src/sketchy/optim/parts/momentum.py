@@ -110,8 +110,7 @@ class InEightBits(Momentum):
         return self.codes.read(stack)
 
     def write(self, stack: Stack, M: Tensor, sketches: Known, G: Tensor | None = None) -> Task[None]:
-        yield from ()
-        self.codes.write(stack, M)
+        yield from self.codes.write(stack, M)
 
     def error(self, stack: Stack, sketches: Known) -> float | None:
         M = self.read(stack, sketches).reshape(self.codes.rows_of(stack))
@@ -162,11 +161,11 @@ class InFourBits(InEightBits):
         short = (yield from total(product, sketch.spread)).to(torch.bfloat16)
         C = short.to(M.dtype)
         if self._is_matrix:
-            self.codes.write(stack, M, self._factors(U, C), G)
+            yield from self.codes.write(stack, M, self._factors(U, C), G)
         else:
             R = self._product(stack, U, C)
-            self.codes.write(stack, torch.sub(M, R, out=R), G=G)
-        stack.store({"momentum_coordinates": short})
+            yield from self.codes.write(stack, torch.sub(M, R, out=R), G=G)
+        yield from stack.store({"momentum_coordinates": short})
 
     @property
     def stacks(self) -> float:

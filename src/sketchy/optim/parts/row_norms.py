@@ -23,12 +23,16 @@ class RowNorms:
         rows = weight.layout.block[:1]
         return cls({"direction_moment": weight.block_slot(Meaning.MOMENT, FLOAT64, rows, (0,))})
 
-    def apply_(self, stack: Stack, direction: Tensor, scale: Tensor) -> Task[tuple[Tensor, Tensor]]:
-        """Learn from scale * direction, (S,) and (S, *block), and normalise its rows."""
+    def apply_(self, stack: Stack, direction: Tensor, scale: Tensor) -> Task[tuple[Tensor, Tensor, Tensor]]:
+        """Learn from scale * direction, (S,) and (S, *block), and normalise its rows.
+
+        Return the new direction and scale, and the energy (S,) of the direction.
+        """
         # directions before start_step were the graft's: they don't count, and change nothing
-        count = (stack.steps - (stack.group["start_step"] - 1)).clamp(min=0)
-        direction, moment, scale = yield from moments.normalize_rows_(
+        first = stack.group["start_step"]
+        count = stack.steps if first <= 1 else (stack.steps - (first - 1)).clamp(min=0)
+        direction, moment, scale, energy = yield from moments.normalize_rows_(
             direction, scale, stack["direction_moment"], stack.group["row_norm"], count, stack.spreads
         )
         stack["direction_moment"] = moment
-        return direction, scale
+        return direction, scale, energy

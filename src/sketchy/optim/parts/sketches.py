@@ -122,7 +122,6 @@ class Sketches:
         """Add a gradient to the sketches (Alg. 3, line 5) if they are due. Return the new sketches."""
         if not self.axes:
             return old
-        self._count_turn(stack)
         if not stack.due:
             return old
         new = list(old)
@@ -156,9 +155,8 @@ class Sketches:
         def stream(axis: Axis, A: Tensor, W: Whitening, own: Tensor, other: Tensor) -> Task[dict[str, Any]]:
             if axis.exact:
                 return (yield from _formed(A, W, axis, sketches[axis.index]))
-            whitened = Whitened(W, by_rows(own), W.outside * G.norm)
-            norm = yield from W.norm(G.norm, other, stack.spreads[axis.index])
-            return {"A": A, "norm": norm, "whitened": whitened}
+            norm, noise = yield from W.norm(G.norm, other, stack.spreads[axis.index])
+            return {"A": A, "norm": norm, "whitened": Whitened(W, by_rows(own), noise)}
 
         return (yield from gather(map(stream, self.live, matrices, whitenings, products, reversed(products))))
 
@@ -179,15 +177,6 @@ class Sketches:
             error = yield from exchange_error(sketch.basis, sketch.eigenvalues, stored, sketch.spread)
             sketch = replace(sketch, error_bound=sketch.error_bound + error)
         stack.write(dict(zip(axis.names, sketch.tensors.values(), strict=True)))
-
-    def _count_turn(self, stack: Stack) -> None:
-        """Count gradients for ``update_every``. On the CPU bad ones are not counted; elsewhere they are,
-        because Python would have to wait to know them."""
-        good = stack.good
-        known = good is not None and good.device.type == "cpu"
-        torch._foreach_add_(
-            stack.own("turn"), list(good.long().unbind()) if good is not None and known else 1
-        )
 
 
 def _product(A: Tensor, sketch: Sketch) -> Task[Tensor]:

@@ -1,0 +1,123 @@
+"""Compiled steps: the argument ``compile``. A wave becomes one graph of operations for torch.compile.
+
+A wave's step is traced for its shapes and options (`make_fx`), on the path of accelerators, which reads no
+value. So the graph has neither branches nor Python. It is traced again if a shape or an option changes, but
+not for a new learning rate or weight decay: these are tensors in the graph.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as trees
+
+from sketchy.core.tasks import gather, run, without_reading
+from sketchy.optim.stack import Settings, Stack
+from sketchy.optim.step import step
+
+MOST = 32  # graphs of one optimizer: if there are more, some option changes all the time
+_VALUES = ("lr", "weight_decay")  # options that are tensors in a graph
+
+
+class Compiled:
+    """The compiled steps of an optimizer. Copies and pickles keep the settings, and no graph."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)  # of torch.compile
+        self.graphs: dict[Any, tuple[Callable[..., None], list[Any]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings, "graphs": {}}
+
+    def run(self, wave: Sequence[Stack]) -> bool:
+        """Step a wave. Return False, and do nothing, if there are too many graphs already."""
+        inputs = [_inputs(stack) for stack in wave]
+        tensors, spec = trees.tree_flatten(inputs)
+        key = (*map(_fixed, wave), *((x.shape, x.stride(), x.dtype, x.device) for x in tensors))
+        if key not in self.graphs:
+            if len(self.graphs) >= MOST:
+                return False
+            self.graphs[key] = self._made(wave, tensors, spec), [stack.plan for stack in wave]  # ids stay
+            if len(self.graphs) == MOST:
+                warnings.warn(
+                    f"compile: {MOST} graphs were compiled, for as many sets of shapes and options; further"
+                    " ones are stepped without a graph. Options other than lr and weight_decay, such as"
+                    " betas, should stay the same, and the same weights should have gradients",
+                    stacklevel=6,
+                )
+        self.graphs[key][0](*tensors)
+        return True
+
+    def _made(self, wave: Sequence[Stack], tensors: Sequence[Tensor], spec: Any) -> Callable[..., None]:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        def stepped(*flat: Tensor) -> None:
+            given = trees.tree_unflatten(list(flat), spec)
+            run(gather(step(_again(stack, *some)) for stack, some in zip(wave, given, strict=True)))
+
+        with without_reading():
+            graph = make_fx(stepped, tracing_mode="fake")(*tensors)
+        compiled: Callable[..., None] = torch.compile(graph, **{"dynamic": False, **self.settings})
+        return compiled
+
+
+def settings_of(compile: bool | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The keyword arguments of torch.compile; None: steps are not compiled."""
+    if isinstance(compile, Mapping):
+        return {"fullgraph": True, **compile}
+    if not isinstance(compile, bool):
+        raise TypeError(
+            f"compile={compile!r}: must be True, False, or a dict of arguments for torch.compile,"
+            ' as {"mode": "reduce-overhead"}'
+        )
+    return {"fullgraph": True} if compile else None
+
+
+Inputs = tuple[list[Tensor], list[Tensor], list[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def _inputs(stack: Stack) -> Inputs:
+    """The tensors that a step of a stack reads and writes: weights, gradients, state, and numbers."""
+    if stack.place is not None:
+        raise ValueError("compile: sharded weights can't be stepped by a graph yet; leave this argument away")
+    device = stack.params[0].device
+    host = {name for name, slot in stack.plan.slots.items() if slot.on_host}
+    states = [{name: x for name, x in state.items() if name not in host} for state in stack.states]
+    numbers = {name: _on(device, stack.group[name]) for name in _VALUES if _in_graph(stack.group[name])}
+    grads = [p.grad for p in stack.params if p.grad is not None]
+    return [p.detach() for p in stack.params], grads, states, numbers
+
+
+def _again(
+    stack: Stack,
+    params: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    states: Sequence[dict[str, Tensor]],
+    numbers: Mapping[str, Tensor],
+) -> Stack:
+    """The same stack with other tensors."""
+    return Stack(params, states, stack.plan, {**stack.group, **numbers}, stack.due, lambda: grads)
+
+
+def _fixed(stack: Stack) -> Any:
+    """What a graph depends on, besides the shapes of its tensors."""
+    return id(stack.plan), len(stack.params), stack.due, *_options(stack.group)
+
+
+def _options(group: Settings) -> list[Any]:
+    from sketchy.optim.options import OPTIONS  # it imports the parts, which import stacks
+
+    return [_in_graph(group[name]) if name in _VALUES else group[name] for name in OPTIONS if name in group]
+
+
+def _in_graph(value: float | Tensor) -> bool:
+    """Whether a number is a tensor in the graph. Zero decay is not: nothing has to be computed for it."""
+    return isinstance(value, Tensor) or value != 0
+
+
+def _on(device: torch.device, value: float | Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.detach().to(device)
+    return torch.full((), value, dtype=torch.float64, device=device)
