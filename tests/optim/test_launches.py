@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import sketchy
-from sketchy.analysis.operations import Launches
+from sketchy.analysis.operations import Launches, Passes
 
-# Of a GPT with two layers, and with eight: its weights fill several stacks. Lower them when a step gets better.
+# Of a GPT with two layers, and with eight, which fill several stacks. Lower them when a step gets better.
 MOST = {"SketchySOAP": (1310, 2010), "SketchyShampoo": (900, 1350)}
 WIDTH, RANK = 768, 64
 
@@ -36,6 +36,33 @@ def test_a_step_starts_few_operations(kind: str) -> None:
         assert found.total() <= most, found.most_common()
     for name in ("linalg_cholesky_ex", "_linalg_eigh", "linalg_qr"):
         assert few[name] <= 2, name  # all weights of a wave in one batch
+
+
+# Reads and writes of a whole weight, beside products. The goal is 14.
+MOST_PASSES = {"SketchySOAP": 20, "SketchyShampoo": 17}
+
+
+@pytest.mark.parametrize("kind", MOST_PASSES)
+def test_a_step_reads_and_writes_weights_seldom(kind: str) -> None:
+    p = nn.Parameter(torch.empty(2048, 1024, device="meta"))
+    optimizer = getattr(sketchy, kind)([p], rank=RANK)
+    for _ in range(2):
+        p.grad = torch.empty_like(p)
+        with Passes(p.numel()) as count:
+            optimizer.step()
+    assert count.found.total() <= MOST_PASSES[kind], count.found
+
+
+def test_passes_are_reads_and_writes_but_not_of_products() -> None:
+    x, y = torch.empty(8, 8, device="meta"), torch.empty(8, 8, device="meta")
+    with Passes(64) as count:
+        torch.add(x, y, out=y)
+        x.mul_(2)
+        torch._foreach_add_([x], [y])
+        x.sum(0)
+        x.mT @ y
+        x.view(64)
+    assert count.found == {"add": 3, "mul_": 2, "_foreach_add_": 3, "sum": 1}
 
 
 def test_the_count_sees_an_operation_more() -> None:

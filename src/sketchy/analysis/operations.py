@@ -11,9 +11,12 @@ import torch
 from torch.profiler import ProfilerActivity, record_function
 from torch.profiler import profile as torch_profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 SPAN = "the whole call"
 _LAUNCH = re.compile(r"LaunchKernel|LaunchCooperativeKernel|ModuleLaunch|GraphLaunch|EnqueueKernelLaunch")
+_PRODUCTS = {"mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_"}
+_NO_PASSES = _PRODUCTS | {"empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view"}
 _WAIT = re.compile(
     r"Synchronize$|Synchronize_|^(cuda|hip)Memcpy$|^hipMemcpyWithStream$|QueueFinish|EventWait$"
 )
@@ -95,6 +98,39 @@ class Launches(TorchDispatchMode):
         if not view and not name.startswith(("empty", "new_empty", "profiler::")):
             self.found[name] += 1
         return function(*args, **(kwargs or {}))
+
+
+class Passes(TorchDispatchMode):
+    """Counts reads and writes of tensors with at least ``size`` numbers, by operation, without products."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.size = size
+        self.found = Counter[str]()
+
+    def __torch_dispatch__(
+        self, function: Any, types: Sequence[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        schema = function._schema
+        name = schema.name.removeprefix("aten::")
+        aliases = [returned.alias_info for returned in schema.returns]
+        if any(alias is not None and not alias.is_write for alias in aliases) or name in _NO_PASSES:
+            return result
+        given = [*zip(schema.arguments, args, strict=False)]
+        given += [(argument, (kwargs or {}).get(argument.name)) for argument in schema.arguments[len(args) :]]
+        for argument, value in given:
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            # ``out`` is written, what changes in place is read and written
+            self.found[name] += self._large(value) * (1 if not written or argument.name == "out" else 2)
+        if not any(aliases) and not name.endswith("_"):
+            self.found[name] += self._large(result)
+        self.found += Counter()  # without zeros
+        return result
+
+    def _large(self, values: Any) -> int:
+        leaves = tree_leaves(values)
+        return sum(isinstance(x, torch.Tensor) and x.numel() >= self.size for x in leaves)
 
 
 def _recorded(run: Callable[[], object], activities: Iterable[ProfilerActivity]) -> list[Any]:

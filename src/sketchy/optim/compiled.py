@@ -119,5 +119,5 @@ def _in_graph(value: float | Tensor) -> bool:
 
 def _on(device: torch.device, value: float | Tensor) -> Tensor:
     if isinstance(value, Tensor):
-        return value.detach().to(device)
+        return value.detach().reshape(()).to(device, torch.float64)
     return torch.full((), value, dtype=torch.float64, device=device)
