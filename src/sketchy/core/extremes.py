@@ -55,14 +55,19 @@ def extreme_scale(norm: Tensor, past: Tensor, beta2: float, dtype: torch.dtype) 
     numbers = yield Request(read, (norm, past))
     if numbers is not None and all(_LOW < max(size, (beta2 * old) ** 0.5) < _HIGH for size, old in numbers):
         return None
-    most = 100 if dtype == torch.float32 else 500  # moderate numbers divided by it are in range, too
-    return (yield Request(power_of_two, (norm, past), options={"beta2": beta2, "most": most}))
+    # moderate numbers divided by the least power are in the range of float32, too
+    least, most = (-100, 126) if dtype == torch.float32 else (-500, 500)
+    return (yield Request(power_of_two, (norm, past), (), {"beta2": beta2, "least": least, "most": most}))
 
 
-def power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int) -> Tensor:
-    """The power of two (...) at or below max(norm, √(β₂ past)), at most 2^±most; 1 where it is moderate."""
+def power_of_two(norm: Tensor, past: Tensor, *, beta2: float, most: int, least: int | None = None) -> Tensor:
+    """The power of two (...) at or below max(norm, √(β₂ past)); 1 where it is moderate.
+
+    It is between 2^least and 2^most. By default, least is -most.
+    """
+    least = -most if least is None else least
     magnitude = torch.maximum(norm, (beta2 * past).sqrt())
-    power = torch.exp2(magnitude.log2().floor().clamp(-most, most))
+    power = torch.exp2(magnitude.log2().floor().clamp(least, most))
     return torch.where((magnitude > 0) & ((magnitude < _LOW) | (magnitude > _HIGH)), power, 1.0)
 
 

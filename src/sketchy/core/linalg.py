@@ -240,11 +240,11 @@ def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """
     d = size(U.shape[-2], spreads[0])
     noise = part((yield Scattered(scattered, (U,), dim=d)), spreads[0])
-    filled = yield from launch(_with_noise, U, live, noise.expand_as(U), numbers=(d**-0.5,))
+    filled = yield from launch(_with_noise, U, live, noise.expand_as(U), size=d**-0.5)
     return (yield from orthonormal_parts(filled, spreads))
 
 
-def _with_noise(U: Tensor, live: Tensor, noise: Tensor, size: float) -> Tensor:
+def _with_noise(U: Tensor, live: Tensor, noise: Tensor, *, size: float) -> Tensor:
     """U, and ``size`` times the noise in columns that are not ``live``."""
     return torch.where(live.unsqueeze(-2), U, noise * size)
 

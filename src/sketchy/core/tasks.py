@@ -146,17 +146,15 @@ def certain(condition: Tensor) -> bool:
     return numbers is not None and all(x for row in numbers for x in row)
 
 
-def launch(
-    function: Callable[..., T], *tensors: Tensor, numbers: tuple[float, ...] = (), **options: Any
-) -> Task[T]:
+def launch(function: Callable[..., T], *tensors: Tensor, **options: Any) -> Task[T]:
     """The result of a call, for an accelerator in one batch with those of other stacks.
 
     On the CPU the call is made at once. There a batch would cost more than a call, as it copies tensors, and
     stacks would hold large tensors while they wait for each other.
     """
     if readable(tensors[0]):
-        return function(*tensors, *numbers, **options)
-    answer: T = yield Request(function, tensors, numbers, options)
+        return function(*tensors, **options)
+    answer: T = yield Request(function, tensors, options=options)
     return answer
 
 
@@ -202,8 +200,8 @@ def _one_for_each(values: Sequence[float], sizes: Sequence[int], x: Tensor) -> f
     """The number, if it is the same for all requests; else a tensor (S,) on the device of x."""
     if len(set(values)) == 1:
         return values[0]
-    # tensors of a trace, or of another kind, must not be kept
-    column = _column if type(x) is Tensor else _column.__wrapped__
+    # on an accelerator they are kept, unless x is part of a trace
+    column = _column.__wrapped__ if readable(x) or type(x) is not Tensor else _column
     return column(tuple(values), tuple(sizes), x.device)
 
 

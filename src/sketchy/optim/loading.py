@@ -241,7 +241,7 @@ def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group,
         run(after.momentum.write(target, before.momentum.read(source, sketches), sketches))
     old, now = before.preconditioner, after.preconditioner
     if isinstance(old, EntryMoments) and isinstance(now, EntryMoments) and old.slots != now.slots:
-        now.write(target, now.read(target).copy_(old.read(source)))
+        run(now.write(target, now.read(target).copy_(old.read(source))))
     return new
 
 
