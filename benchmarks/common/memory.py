@@ -5,6 +5,7 @@ import sys
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 
 class Live(NamedTuple):
@@ -19,7 +20,8 @@ def live() -> Live:
     """Count what is live, after everything that can be freed was freed."""
     settle()
     blocks = sys.getallocatedblocks()
-    found = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.layout == torch.strided]
+    tensors = (x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and not is_fake(x))
+    found = [x for x in tensors if x.layout == torch.strided]
     storages = {s.data_ptr(): s.nbytes() for s in (x.untyped_storage() for x in found)}
     return Live(blocks, len(found), sum(storages.values()))
 

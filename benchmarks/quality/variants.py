@@ -28,6 +28,12 @@ WITH_OPTIONS: dict[str, Entry] = {
     "sketchy_soap_small": Entry(
         ours(sketchy.SketchySOAP, **SMALL), "momentum in 4 bits, Adam's path in 8", ranked=True
     ),
+    "sketchy_soap_sweeps": Entry(
+        ours(sketchy.SketchySOAP, solver="sweeps"), "without eigendecompositions", ranked=True
+    ),
+    "sketchy_shampoo_sweeps": Entry(
+        ours(sketchy.SketchyShampoo, solver="sweeps"), "without eigendecompositions", ranked=True
+    ),
     "sketchy_soap_polar": Entry(ours(sketchy.SketchySOAP, polar=3), "with a polar step", ranked=True),
     "sketchy_soap_small_polar": Entry(
         ours(sketchy.SketchySOAP, polar=3, **SMALL), "momentum in 4 bits, with a polar step", ranked=True

@@ -31,7 +31,7 @@ VALUES: dict[str, list[Any]] = {
     "graft_scale": [1.0, 0.0, 0.5, 2.0],
     "row_norm": [None, 0.0, 0.5, 0.95],
     "polar": [0, 1, 3],
-    "solver": ["subspace", "exact"],
+    "solver": ["subspace", "sweeps", "exact"],
     "block_size": [None, 1, 2, 4],
     "stack_size": [None, 1, 40],
     "merge_dims": [None, 1, 6],

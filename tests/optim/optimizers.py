@@ -54,6 +54,7 @@ CASES = (
     Case("SketchySOAP-blocks", SketchySOAP, {"rank": 2, "block_size": 4, "graft": None, "nesterov": False}),
     Case("SketchySOAP-rows", SketchySOAP, {"rank": 3, "row_norm": 0.9, "start_step": 2}),
     Case("SketchySOAP-small", SketchySOAP, {"rank": 2, **SMALL}),
+    Case("SketchySOAP-sweeps", SketchySOAP, {"rank": 3, "solver": "sweeps"}),
     Case("SketchyAdagrad", SketchyAdagrad, {"rank": 3}),
     Case("SketchyAdagrad-int8", SketchyAdagrad, {"rank": 3, "betas": (0.9, 1.0), "momentum_dtype": "int8"}),
     Case("Shampoo", Shampoo),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sketchy.core.extremes import column_energy, divide, power_of_two, row_energy
-from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
+from sketchy.core.extremes import divide, power_of_two
+from sketchy.core.spread import WHOLE, Spread, Spreads, column_lengths, row_lengths, size, total
 from sketchy.core.tasks import Request, Task, gather, launch
 
 # Rounding turns a zero entry of Uᵀ X V into a small number: up to 67 eps times the largest entry, for X of
@@ -57,8 +57,8 @@ def squares(
     m, n = _shape(U, V, spreads)
     rows, columns = spreads
     left_edge = torch.baddbmm(parts.left, parts.core, V.mT, alpha=-1)
-    left = yield from total(row_energy(left_edge), columns)
-    right = yield from total(column_energy(_right_edge(parts, U)), rows)
+    left = yield from row_lengths(left_edge, columns)
+    right = yield from column_lengths(_right_edge(parts, U), rows)
     sizes = tuple(float(max(size, 1)) for size in (n - r, m - l, (m - l) * (n - r)))
     return (yield Request(_mean_squares, (parts.core, left, right, energy), sizes))
 
@@ -66,9 +66,9 @@ def squares(
 def _mean_squares(
     core: Tensor, left: Tensor, right: Tensor, energy: Tensor, *sizes: float | Tensor
 ) -> Tensor:
-    """The result of `squares` from the core, the masses of the edges (S, l) and (S, r), and ‖X‖² (S,)."""
+    """The result of `squares` from the core, the lengths of the edges (S, l) and (S, r), and ‖X‖² (S,)."""
     eps = torch.finfo(core.dtype).eps
-    core = core.double().square()
+    core, left, right = core.double().square(), left.square(), right.square()
     rest = energy - core.sum((-2, -1)) - left.sum(-1) - right.sum(-1)
     rest = torch.maximum(rest, _LOST * eps * energy)
     by_row, by_column, by_all = (size.unsqueeze(-1) if isinstance(size, Tensor) else size for size in sizes)

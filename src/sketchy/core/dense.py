@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core.extremes import divide, extreme_scale, frobenius
+from sketchy.core.linalg import swept
 from sketchy.core.sketch import NOISE, Sketch
 from sketchy.core.spread import Spread, part, size, solved, total, whole
 from sketchy.core.tasks import Task, run
@@ -34,10 +35,13 @@ def update_task(
     beta2: float,
     norm: Tensor | None = None,
     columns: Spread | None = None,
+    sweeps: bool = False,
 ) -> Task[Sketch]:
     """`update` as a task. ``columns``: the spread of A's columns. If A is spread, ``norm`` must be given.
 
-    If rows of A lie elsewhere, they are gathered: A Aᵀ is no sum over such parts.
+    If rows of A lie elsewhere, they are gathered: A Aᵀ is no sum over such parts. With ``sweeps``, the basis
+    before is rotated by `linalg.swept`, and no eigenproblem is solved. What the sweeps leave is lost, and
+    counts as error.
     """
     own = sketch.spread
     A = yield from whole(A, own)
@@ -46,31 +50,41 @@ def update_task(
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is not None:
         A, lam = divide(A, scale), lam / scale.square().unsqueeze(-1)
-    past = (U * lam.unsqueeze(-2)) @ U.mT
+    # C, or with sweeps Uᵀ C U
+    past = lam.diag_embed() if sweeps else (U * lam.unsqueeze(-2)) @ U.mT
     C = past if columns is None else torch.zeros_like(past)
     for some in A.split(COLUMNS_IN_DOUBLE, dim=-1):
-        some = some.double()
+        some = U.mT @ some.double() if sweeps else some.double()
         C.add_(some @ some.mT)
     C = C if columns is None else past.add_((yield from total(C, columns)))
-    theta, Z = _spectrum(C) if own is columns is None else (yield from solved((own, columns), _spectrum, C))
+    problem, given = (_rotated, (U, C)) if sweeps else (_spectrum, (C,))
+    whole_here = own is columns is None and not sweeps
+    theta, Z, rest = problem(*given) if whole_here else (yield from solved((own, columns), problem, *given))
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
     d, k = sketch.dim, size(A.shape[-1], columns)
     # at or below this share of the largest, an eigenvalue is a rounding error (of the basis, or from here)
     empty = max((NOISE * eps) ** 2, NOISE * d**0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
     if scale is not None:
-        theta = theta * scale.square().unsqueeze(-1)
+        theta, rest = theta * scale.square().unsqueeze(-1), rest * scale.square()
     rounding = _ROUNDING * eps + 2 * (d + k) ** 0.5 * eps64
     return Sketch(
         basis=part(Z.to(sketch.basis.dtype), own),
         eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
-        error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0],
+        error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0] + rest,
         spread=own,
     )
 
 
-def _spectrum(C: Tensor) -> tuple[Tensor, Tensor]:
-    """The eigenvalues of C, the largest first, and its eigenvectors. C is overwritten."""
+def _spectrum(C: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The eigenvalues of C, the largest first, its eigenvectors, and zeros (...). C is overwritten."""
     theta, Z = torch.linalg.eigh(C.neg_())
-    return theta.neg_().clamp_(min=0), Z
+    return theta.neg_().clamp_(min=0), Z, theta.new_zeros(theta.shape[:-1])
+
+
+def _rotated(U: Tensor, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for C = U M Uᵀ, but nearly, and what is lost (...). M is overwritten."""
+    Z, theta, rest = swept(U, M)
+    L = torch.linalg.cholesky_ex(Z.mT @ Z).L  # U was rounded
+    return theta, torch.linalg.solve_triangular(L, Z.mT, upper=False).mT, rest

@@ -23,26 +23,31 @@ def energies(A: Tensor) -> tuple[Tensor, Tensor]:
     dtype of A on the CPU, and in float64 elsewhere.
     """
     if not readable(A):
-        return _energy_in_double(A, -1), _energy_in_double(A, -2)
+        return _norms_in_double(A, -1).square(), _norms_in_double(A, -2).square()
     rows, columns = _safe(A, _row_and_column_energy)
     return rows, columns
 
 
-def column_energy(A: Tensor) -> Tensor:
-    """The sums of squares of the columns only; see `energies`."""
-    return energies(A)[1] if readable(A) else _energy_in_double(A, -2)
+def column_norms(A: Tensor) -> Tensor:
+    """The norms of the columns (..., k); see `energies`."""
+    return energies(A)[1].sqrt() if readable(A) else _norms_in_double(A, -2)
 
 
-def row_energy(A: Tensor) -> Tensor:
-    """The sums of squares of the rows only; see `energies`."""
+def row_norms(A: Tensor) -> Tensor:
+    """The norms of the rows (..., d); see `energies`."""
     if not readable(A):
-        return _energy_in_double(A, -1)
-    (rows,) = _safe(A, lambda A: (torch.linalg.vector_norm(A, dim=-1).double().square(),))
+        return _norms_in_double(A, -1)
+    (rows,) = _safe(A, lambda A: (torch.linalg.vector_norm(A, dim=-1).double(),), power=1)
     return rows
 
 
+def row_energy(A: Tensor) -> Tensor:
+    """The sums of squares of the rows (..., d); see `energies`."""
+    return row_norms(A).square()
+
+
 def frobenius(A: Tensor) -> Tensor:
-    """The Frobenius norm of each (..., d, k) matrix, as safe from overflow as `row_energy`."""
+    """The Frobenius norm of each (..., d, k) matrix, as safe from overflow as `row_norms`."""
     return row_energy(A).sum(-1).sqrt()
 
 
@@ -82,34 +87,40 @@ def as_weights(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.double().clamp(-most, most).to(dtype)
 
 
-def _energy_in_double(A: Tensor, dim: int) -> Tensor:
+def _norms_in_double(A: Tensor, dim: int) -> Tensor:
     """One pass that reads A: an accelerator is so much slower at loading float32 than at squaring float64.
 
     The sum of squares of float64 numbers is scaled, because it may overflow.
     """
     if A.dtype != torch.float64:
-        return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64).square()
+        return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64)
     if A.numel() == 0:
         return A.new_zeros(A.sum(dim).shape)
     unit = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True).clamp(
         min=torch.finfo(A.dtype).tiny
     )
-    return torch.linalg.vector_norm(A / unit, dim=dim).square() * unit[..., 0].square()
+    return torch.linalg.vector_norm(A / unit, dim=dim) * unit[..., 0]
 
 
-def _safe(A: Tensor, squares: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Sums of squares of A, the first over rows. Extreme matrices are first divided by a power of two."""
+def _safe(
+    A: Tensor, sums: Callable[[Tensor], tuple[Tensor, ...]], *, power: int = 2
+) -> tuple[Tensor, ...]:
+    """Norms of rows and columns of A, to a power, the first over rows.
+
+    Extreme matrices are first divided by a power of two.
+    """
     info = torch.finfo(A.dtype)
     if A.numel() == 0:
-        return squares(A)
-    found = squares(A)
+        return sums(A)
+    found = sums(A)
     lowest = info.tiny / info.eps  # below it, sums of squares lose digits
-    if within(read(found[0].sum(-1)), lowest, 1 / lowest):
+    whole = found[0] if power == 2 else found[0].square()
+    if within(read(whole.sum(-1)), lowest, 1 / lowest):
         return found
     largest = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True)
-    power = largest.log2().floor().clamp(max=math.frexp(info.max)[1] - 1)  # log2 may round up to one more
-    unit = torch.where(largest > 0, torch.exp2(power), 1.0)
-    return tuple(sums * unit[..., 0].double().square() for sums in squares(A / unit))
+    most = math.frexp(info.max)[1] - 1  # log2 may round up to one more
+    unit = torch.where(largest > 0, torch.exp2(largest.log2().floor().clamp(max=most)), 1.0)
+    return tuple(found * unit[..., 0].double() ** power for found in sums(A / unit))
 
 
 def _row_and_column_energy(A: Tensor) -> tuple[Tensor, Tensor]:

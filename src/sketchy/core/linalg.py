@@ -7,7 +7,7 @@ uses a third method: products in float64, which are accurate for all float32 inp
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,10 @@ _UNEQUAL = 1e-8
 # In units of eps. If the ratio of two squared singular values is below it, an eigensolver of the same
 # precision loses the smaller one.
 _GRADED = 10.0
+
+_SWEEPS = 2  # of `swept`
+_SINGULAR, _LOST = 1e-8, 1e-12  # of the trace: a shift against singular matrices, and what rounding changes
+_NOTHING = 1e-100  # below it, an eigenvalue of a stream of moderate size is zero
 
 _SHIFT = 1e-14  # added to the diagonal of a float64 Gram matrix, relative to its trace
 
@@ -54,6 +58,7 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
 class Scattered(Request):
     """A request for a `scattered` (dim, l) matrix for the basis (..., d, l): one serves all, row by row."""
 
+    joins: ClassVar[bool] = False
     dim: int = 0
 
     @property
@@ -62,7 +67,7 @@ class Scattered(Request):
         return Scattered, U.shape[-1], U.dtype, U.device
 
     @classmethod
-    def answers(cls, requests: Sequence[Any]) -> Sequence[Tensor]:
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         (U,) = requests[0].tensors
         longest = scattered(max(request.dim for request in requests), U.shape[-1], like=U)
         return [longest[: request.dim] for request in requests]
@@ -187,6 +192,53 @@ def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     R = torch.linalg.qr(M.mT, mode="r").R
     U, sigma, _ = torch.linalg.svd(R.mT.double())
     return U[..., :rank].to(M), sigma[..., :rank].to(M)
+
+
+def nearly_singular(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple[Tensor, Tensor, Tensor]]:
+    """`left_singular_by_products` without an eigenproblem: by a fixed number of sweeps (`swept`), in float64.
+
+    Return (Z, σ, apart): orthonormal Z with ‖T Tᵀ - Z diag(σ²) Zᵀ‖ <= apart (...).
+    """
+    D, W = yield from launch(_gram_in_double, T)
+    W = yield from total(W, spreads[0])
+    V, values, apart = yield from solved(spreads, _swept_gram, W)
+    Z = yield from launch(_product_in_double, D, V, dtype=T.dtype)
+    return Z, values.sqrt().to(T.dtype), apart
+
+
+def _swept_gram(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """V, σ² and ``apart`` for `nearly_singular`, from W = TᵀT: T V is orthonormal. W is overwritten."""
+    L = _shifted_cholesky_(W)
+    V = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand_as(W)
+    return swept(torch.linalg.solve_triangular(L.mT, V, upper=True), L.mT @ L)
+
+
+def swept(V: Tensor, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotate M (S, l, l), positive, towards its eigenvectors; return V times the rotations.
+
+    Also returned are the diagonal of the rotated M, descending, and a bound (S,) on the norm of the rest. A
+    diagonal entry that could be a rounding error is zero. A
+    sweep is a step of QR iteration, in two Cholesky factors: M = L Lᵀ, LᵀL = K Kᵀ, M ← KᵀK, and the rotation
+    is L K⁻ᵀ. What a sweep leaves decays with the ratios of eigenvalues. So directions are mixed only if their
+    eigenvalues are similar, and a warm start has most of the rest.
+    """
+    # M + shift has the same eigenvectors, and a condition at which the rotations are orthogonal
+    shift = _SINGULAR * M.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+    M = M + shift.expand(M.shape[:-1]).diag_embed()
+    for _ in range(_SWEEPS):
+        L = _shifted_cholesky_(M)
+        K = _shifted_cholesky_(L.mT @ L)
+        V = V @ torch.linalg.solve_triangular(K, L.mT, upper=False).mT
+        M = K.mT @ K
+    values, order = (M.diagonal(dim1=-2, dim2=-1) - shift).sort(-1, descending=True)
+    rest = M - M.diagonal(dim1=-2, dim2=-1).diag_embed()
+    for _ in range(2):
+        rest = rest @ rest
+    # the norm of a symmetric E is at most ‖E⁴‖_F^(1/4), which is sharper than ‖E‖_F
+    bound = torch.linalg.matrix_norm(rest).sqrt().sqrt()
+    noise = _LOST * values.sum(-1)
+    values = values * (values > noise.clamp(min=_NOTHING).unsqueeze(-1))
+    return V.take_along_dim(order.unsqueeze(-2), -1), values, bound + 2 * noise
 
 
 def left_singular_by_products(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple[Tensor, Tensor]]:

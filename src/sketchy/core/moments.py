@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from sketchy.core.axes import as_matrix
-from sketchy.core.extremes import as_weights, row_energy
-from sketchy.core.spread import WHOLE, Spread, Spreads, largest, norm, size, total
-from sketchy.core.tasks import Request, Task, launch
+from sketchy.core.extremes import as_weights, row_energy, row_norms
+from sketchy.core.padded import padded
+from sketchy.core.spread import WHOLE, Spread, Spreads, largest, norm, row_lengths, size, total
+from sketchy.core.tasks import Task, gather, launch
 from sketchy.core.tuned.panels import panels
 
 # The largest root mean square of a factored step. If one entry is much larger than the others of its row and
@@ -171,8 +172,7 @@ def factored_inverse_roots(
 def damped_inverse_root(values: Tensor, eps: float, *spreads: Spread | None) -> Task[Tensor]:
     """1 / (√v + eps max √v); zero where this divisor is zero."""
     root = values.sqrt()
-    damped = root + (yield from _damping(root, eps, spreads)).unsqueeze(-1)
-    return damped.reciprocal().masked_fill_(damped == 0, 0.0)
+    return _damped(root, (yield from _damping(root, eps, spreads)))
 
 
 def row_roots(
@@ -183,8 +183,26 @@ def row_roots(
     ``rows``: (S, m), sums over each row. ``filled``: (S,), see `correction`. ``entries``: the number of
     entries of a whole block. ``spread``: of the rows.
     """
-    mean = rows * (size(rows.shape[-1], spread) / entries)
-    return (yield from damped_inverse_root(mean, eps, spread)) * filled.sqrt().unsqueeze(-1)
+    share = size(rows.shape[-1], spread) / entries
+    root, most = yield from padded(_row_roots, rows, numbers=(share,))
+    most = yield from largest(most, spread)
+    return (yield from padded(_damped_row_roots, root, most, filled, eps=eps))
+
+
+def _row_roots(rows: Tensor, share: float | Tensor) -> tuple[Tensor, Tensor]:
+    """The roots of the rows' mean second moments, and the largest (S,); zero if no row lies here."""
+    root = (rows * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)).sqrt()
+    return root, root.amax(-1) if root.shape[1] else root.new_zeros(len(root))
+
+
+def _damped_row_roots(root: Tensor, most: Tensor, filled: Tensor, *, eps: float) -> Tensor:
+    return _damped(root, eps * most) * filled.sqrt().unsqueeze(-1)
+
+
+def _damped(root: Tensor, damping: Tensor) -> Tensor:
+    """1 / (root + damping) for damping (S,); zero where this divisor is zero."""
+    damped = root + damping.unsqueeze(-1)
+    return damped.reciprocal().masked_fill_(damped == 0, 0.0)
 
 
 def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
@@ -194,7 +212,12 @@ def step_by_rows(x: Tensor, a: Tensor) -> Tensor:
 
 def length_by_rows(x: Tensor, a: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
     """The length (S,) of `step_by_rows`, float64."""
-    return (yield from norm((row_energy(as_matrix(x)).sqrt() * a).square(), *spreads))
+    energy = yield from padded(_energy_by_rows, row_norms(as_matrix(x)), a)
+    return (yield from total(energy, *spreads)).sqrt()
+
+
+def _energy_by_rows(lengths: Tensor, a: Tensor) -> Tensor:
+    return (lengths * a).square().sum(-1)
 
 
 def factored_roots(
@@ -248,37 +271,45 @@ def normalize_rows_(
     memory of the old one if possible), v, scale, and the energy (S,) of the new direction.
     """
     X, rows = as_matrix(direction), spreads[0]
-    columns = entries(direction[:, :1], (None, *spreads[1:]))
-    energy = yield from total(row_energy(X), *spreads[1:])
-    rates = yield Request(_row_rates, (scale, count), (float(columns),), {"decay": decay})
-    factor, weight, filled = (rate.unsqueeze(-1) for rate in rates)
-    moment = torch.lerp(moment, energy * factor, weight)
-    a = (moment / filled).sqrt_()
-    if rows is None:
-        mean = a.mean(-1, keepdim=True)
-    else:
-        mean = (yield from total(a.sum(-1, keepdim=True), rows)) / rows.size
-    # over the mean, so that weights are moderate; a direction of zeros stays as it is
-    weights = (mean / torch.add(a, mean, alpha=_ROW_EPS)).masked_fill_(mean * weight == 0, 1.0)
+    columns = float(entries(direction[:, :1], (None, *spreads[1:])))
+    lengths = yield from row_lengths(X, *spreads[1:])
+    moment, a, sums, weight = yield from padded(
+        _observed_rows, lengths, moment, scale, count, numbers=(columns,), decay=decay
+    )
+    sums = yield from total(sums, rows)
+    m = float(size(X.shape[1], rows))
+    weights, before, after = yield from padded(_row_weights, lengths, a, sums, weight, numbers=(m,))
     X.mul_(weights.to(X).unsqueeze(-1))
-    before, after = energy.sum(-1), torch.linalg.vecdot(energy, weights.square())
-    both = yield from total(torch.stack([before, after], -1), rows)
-    return X.reshape(direction.shape), moment, (yield from launch(_renormalised, scale, both)), both[:, 1]
+    before, after = yield from gather((total(before, rows), total(after, rows)))
+    return X.reshape(direction.shape), moment, (yield from launch(_renormalised, scale, before, after)), after
 
 
-def _renormalised(scale: Tensor, energies: Tensor) -> Tensor:
-    """The scale of a direction whose energy changed: ``energies`` (S, 2), before and after."""
-    before, after = energies.unbind(-1)
-    return scale * (before / after).sqrt().masked_fill_(after == 0, 1.0)
-
-
-def _row_rates(
-    scale: Tensor, count: Tensor, columns: float | Tensor, *, decay: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """For `normalize_rows_`, (S,) each: scale² / columns, the weight of new squares, and the correction."""
+def _observed_rows(
+    lengths: Tensor, moment: Tensor, scale: Tensor, count: Tensor, columns: float | Tensor, *, decay: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v and a (S, m) of `normalize_rows_`, the sums of a (S,), and the weights (S,) of new squares."""
     # squares must stay in the range of float64: with four axes and exponent 1, tiny gradients give 1e160
     unit = scale.clamp(_LEAST, 1 / _LEAST) * (scale > 0)
-    return unit.square() / columns, (1 - decay) * (count > 0).double(), correction(count.clamp(min=1), decay)
+    factor, weight = unit.square() / columns, (1 - decay) * (count > 0).double()
+    moment = torch.lerp(moment, lengths.square() * factor.unsqueeze(-1), weight.unsqueeze(-1))
+    a = (moment / correction(count.clamp(min=1), decay).unsqueeze(-1)).sqrt_()
+    return moment, a, a.sum(-1), weight
+
+
+def _row_weights(
+    lengths: Tensor, a: Tensor, sums: Tensor, weight: Tensor, m: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What rows are multiplied by (S, m), and the energies (S,) of the direction before and after it."""
+    mean = (sums / m).unsqueeze(-1)
+    # over the mean, so that weights are moderate; a direction of zeros stays as it is
+    weights = (mean / torch.add(a, mean, alpha=_ROW_EPS)).masked_fill_(mean * weight.unsqueeze(-1) == 0, 1.0)
+    energy = lengths.square()
+    return weights, energy.sum(-1), torch.linalg.vecdot(energy, weights.square())
+
+
+def _renormalised(scale: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """The scale of a direction whose energy changed."""
+    return scale * (before / after).sqrt().masked_fill_(after == 0, 1.0)
 
 
 def cut_(x: Tensor) -> Tensor:
@@ -311,9 +342,18 @@ def ratio(
     It is at least ``least``, and then multiplied by ``times``. ``energy``: ‖direction‖² (S,), if it is known.
     """
     if energy is None:
-        energy = yield from total(row_energy(as_matrix(direction)).sum(-1), *spreads)
+        energy = yield from total((yield from energy_of(direction)), *spreads)
     bounds = () if least is None else (least,)
     return (yield from launch(_ratio, wanted, energy, *bounds, times=times))
+
+
+def energy_of(x: Tensor) -> Task[Tensor]:
+    """‖x‖² (S,), float64, of what lies here of x (S, *block)."""
+    return (yield from padded(_sum_of_squares, row_norms(as_matrix(x))))
+
+
+def _sum_of_squares(lengths: Tensor) -> Tensor:
+    return lengths.square().sum(-1)
 
 
 def _ratio(wanted: Tensor, energy: Tensor, least: Tensor | None = None, *, times: float) -> Tensor:

@@ -22,6 +22,7 @@ from sketchy.core.linalg import (
     gram_factor,
     left_singular,
     left_singular_by_products,
+    nearly_singular,
     orthonormal_parts,
 )
 from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
@@ -139,7 +140,7 @@ def update_task(
         return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened, columns, None))
     lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
     unit = Sketch(sketch.basis, lam, zero, zero, sketch.spread)
-    if readable(A) or solver != "subspace" or probing is not None:
+    if readable(A) or solver == "exact" or probing is not None:
         A, over = divide(A, scale), None
     else:
         over = scale  # to divide products with thin matrices instead saves two passes over A
@@ -188,14 +189,16 @@ def _fd_update(
     decay = {"beta2": beta2}
     weights, root = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     # Alg. 1, lines 3-4: leading directions of C'
-    Z, sigma = yield from _STEPS[solver](U, weights, root, A, whitened, spreads, over)
+    Z, sigma, *apart = yield from _STEPS[solver](U, weights, root, A, whitened, spreads, over)
     shape = sketch.dim, size(A.shape[-1], columns)
-    rounding = certificate.rounding(A, shape, traced=solver == "subspace")
+    rounding = certificate.rounding(A, shape, traced=solver != "exact")
     cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
     kept, mass, bound, live, known = yield Request(cut, (*noise, sigma, norm, *old), rounding, decay)
+    if apart:
+        bound = yield from launch(torch.add, bound, *apart)
     if known is None or not all(yes for (yes,) in known):
         Z = yield from fill(Z, live, spreads)
-    if probing is not None and solver == "subspace":
+    if probing is not None and solver != "exact":
         D = certificate.Residual(U, beta2 * sketch.eigenvalues, A, Z, kept)
         sharp = certificate.probed_loss(D, norm, sigma.double(), rounding, *probing)
         bound = torch.minimum(bound, beta2 * sketch.error_bound + sharp)
@@ -269,6 +272,37 @@ def _subspace_step(
     columns span C' U, the result of the power step. It is the Nyström approximation of C' from U.
     M Q Qᵀ Mᵀ ⪯ C' holds for any Q, so B Bᵀ ⪯ C still holds, and the error can be bounded by its trace.
     """
+    T = yield from _power_step(U, weights, root, A, whitened, spreads, over)
+    return (yield from left_singular_by_products(T, spreads))
+
+
+def _sweeps_step(
+    U: Tensor,
+    weights: Tensor,
+    root: Tensor,
+    A: Tensor,
+    whitened: "Whitened | None",
+    spreads: Spreads,
+    over: Tensor | None,
+) -> Task[tuple[Tensor, Tensor, Tensor]]:
+    """`_subspace_step` with sweeps in the place of the eigenproblem, and what they leave.
+
+    This adds to the error, and B Bᵀ ⪯ C holds only up to it.
+    """
+    T = yield from _power_step(U, weights, root, A, whitened, spreads, over)
+    return (yield from nearly_singular(T, spreads))
+
+
+def _power_step(
+    U: Tensor,
+    weights: Tensor,
+    root: Tensor,
+    A: Tensor,
+    whitened: "Whitened | None",
+    spreads: Spreads,
+    over: Tensor | None,
+) -> Task[Tensor]:
+    """M Q of `_subspace_step`."""
     own, columns = spreads
     # K: the lower rows of Mᵀ U; the upper ones are diag(√λ). A right is the lower part of M Mᵀ U.
     if whitened is None:
@@ -280,16 +314,14 @@ def _subspace_step(
     if found is not None:
         assert over is None, "values of A are only known where A was divided"
         T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
-        T = solve_transposed_(T, found[0])  # C' U L⁻ᵀ
-    else:
-        l = U.shape[-1]
-        Q = yield from orthonormal_parts(K, (columns, own), (yield from launch(torch.diag_embed, root)))
-        lower = Q[..., l:, :]
-        lower = lower if whitened is None else (yield from whitened.W.apply(lower))
-        lower = lower if over is None else (yield from launch(divide, lower, over))
-        new = yield from total(A @ lower, columns)
-        T = yield from launch(_added, new, U, root, Q[..., :l, :])
-    return (yield from left_singular_by_products(T, spreads))
+        return solve_transposed_(T, found[0])  # C' U L⁻ᵀ
+    l = U.shape[-1]
+    Q = yield from orthonormal_parts(K, (columns, own), (yield from launch(torch.diag_embed, root)))
+    lower = Q[..., l:, :]
+    lower = lower if whitened is None else (yield from whitened.W.apply(lower))
+    lower = lower if over is None else (yield from launch(divide, lower, over))
+    new = yield from total(A @ lower, columns)
+    return (yield from launch(_added, new, U, root, Q[..., :l, :]))
 
 
 def _added(new: Tensor, U: Tensor, root: Tensor, Q: Tensor) -> Tensor:
@@ -304,11 +336,12 @@ def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Tas
     return Y.add_((yield from total(product(A, X), columns)))
 
 
-_STEPS: dict[str, Callable[..., Task[tuple[Tensor, Tensor]]]] = {
+_STEPS: dict[str, Callable[..., Task[tuple[Tensor, ...]]]] = {
     "exact": _exact_step,
     "subspace": _subspace_step,
+    "sweeps": _sweeps_step,
 }
-SOLVERS = tuple(_STEPS)
+SOLVERS = ("exact", "subspace")  # of streams; training has sweeps, too
 
 
 def update_by_units(sketch: Sketch, A: Tensor, unit: Tensor, *, beta2: float = 1.0, **options: Any) -> Sketch:

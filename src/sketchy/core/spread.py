@@ -12,12 +12,13 @@ rounding may have nothing in common.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sketchy.core.extremes import column_norms, row_norms
 from sketchy.core.tasks import Request, Task, Unread, called, divided
 
 
@@ -71,6 +72,23 @@ def total(x: Tensor, *spreads: Spread | None) -> Task[Tensor]:
 def largest(x: Tensor, *spreads: Spread | None) -> Task[Tensor]:
     """The maximum of x, entry by entry, over the ranks that share these axes. x may be overwritten."""
     return (yield from _collective(x, spreads, "MAX"))
+
+
+def row_lengths(A: Tensor, *spreads: Spread | None) -> Task[Tensor]:
+    """The norms of the rows (S, d) of A, float64, whose columns may lie on several ranks."""
+    return (yield from _lengths(row_norms(A), spreads))
+
+
+def column_lengths(A: Tensor, *spreads: Spread | None) -> Task[Tensor]:
+    """The norms of the columns (S, k) of A, float64, whose rows may lie on several ranks."""
+    return (yield from _lengths(column_norms(A), spreads))
+
+
+def _lengths(here: Tensor, spreads: Spreads) -> Task[Tensor]:
+    """Norms over ranks from those of the parts; no square is formed if nothing is spread."""
+    if not any(spreads):
+        return here
+    return (yield from total(here.square(), *spreads)).sqrt()
 
 
 def norm(energy: Tensor, *spreads: Spread | None) -> Task[Tensor]:
@@ -155,6 +173,7 @@ def _collective(x: Tensor, spreads: Spreads, operation: str) -> Task[Tensor]:
 class Collective(Request):
     """A request for the sum or the maximum of one tensor of any shape over ranks."""
 
+    joins: ClassVar[bool] = False
     groups: tuple[Any, ...] = ()
 
     @property
@@ -163,7 +182,7 @@ class Collective(Request):
         return Collective, self.options["operation"], _names(self.groups), x.dtype, x.device
 
     @classmethod
-    def answers(cls, requests: Sequence[Any]) -> Sequence[Tensor]:
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         flat = torch.cat([request.tensors[0].reshape(-1) for request in requests])
         _flat(flat, groups=requests[0].groups, **requests[0].options)
         parts = flat.split([request.tensors[0].numel() for request in requests])
@@ -181,7 +200,7 @@ class Shared(Request):
         return Shared, _names(self.ranks.groups), super().key
 
     @classmethod
-    def answers(cls, requests: Sequence[Any]) -> Sequence[Any]:
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Any]:
         first, ranks = requests[0], requests[0].ranks
 
         def share(*arguments: Any, **options: Any) -> Any:
@@ -193,7 +212,7 @@ class Shared(Request):
             found = first.function(*own, *arguments[count:], **options)
             return _shared(found, rows if known else slice(0, 0), len(arguments[0]), ranks)
 
-        return divided(requests, called(requests, share))
+        return divided(requests, called(requests, tensors, share))
 
 
 def _shared(found: Any, rows: slice, count: int, ranks: Ranks) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -46,10 +46,12 @@ class Request:
         tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
         return self.function, *self.options.items(), len(self.numbers), *tensors
 
+    joins: ClassVar[bool] = True  # whether `answers` needs the tensors of all requests, joined
+
     @classmethod
-    def answers(cls, requests: Sequence[Any]) -> Sequence[Any]:
-        """The answers to requests with the same key, computed by one call."""
-        return divided(requests, called(requests))
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Any]:
+        """The answers to requests with the same key, computed by one call with their `joined` tensors."""
+        return divided(requests, called(requests, tensors))
 
 
 class Unread(tuple[Tensor, ...]):
@@ -163,21 +165,46 @@ def _answers(requests: Sequence[Request]) -> list[Any]:
     alike: dict[Any, list[int]] = {}
     for i, request in enumerate(requests):
         alike.setdefault(request.key, []).append(i)
-    for chosen in alike.values():
-        same = [requests[i] for i in chosen]
-        for i, answer in zip(chosen, type(same[0]).answers(same), strict=True):
+    batches = [[requests[i] for i in chosen] for chosen in alike.values()]
+    columns = [[*zip(*(r.tensors for r in same), strict=True)] if same[0].joins else [] for same in batches]
+    for chosen, same, tensors in zip(alike.values(), batches, joined(columns), strict=True):
+        for i, answer in zip(chosen, type(same[0]).answers(same, tensors), strict=True):
             answers[i] = answer
     return answers
 
 
-def called(requests: Sequence[Request], function: Callable[..., Any] | None = None) -> Any:
-    """The result of one call for requests with the same key, of ``function`` or by default of their own."""
+def joined(batches: Sequence[Sequence[Sequence[Tensor]]]) -> list[list[Tensor]]:
+    """For each batch, its columns of tensors, each column concatenated.
+
+    On an accelerator, all columns of one dtype take a single copy: they become parts of a flat tensor.
+    """
+    found: dict[int, Tensor] = {}
+    alike: dict[Any, list[Sequence[Tensor]]] = {}
+    for parts in (parts for some in batches for parts in some):
+        if len(parts) == 1:
+            found[id(parts)] = parts[0]
+        elif readable(parts[0]) or not all(x.is_contiguous() for x in parts):
+            found[id(parts)] = torch.cat([*parts])
+        else:
+            alike.setdefault((parts[0].dtype, parts[0].device), []).append(parts)
+    for some in alike.values():
+        lengths = [sum(x.numel() for x in parts) for parts in some]
+        flat = torch.cat([x.reshape(-1) for parts in some for x in parts])
+        for parts, piece in zip(some, flat.split_with_sizes(lengths), strict=True):
+            found[id(parts)] = piece.view(sum(map(len, parts)), *parts[0].shape[1:])
+    return [[found[id(parts)] for parts in some] for some in batches]
+
+
+def called(
+    requests: Sequence[Request], tensors: Sequence[Tensor], function: Callable[..., Any] | None = None
+) -> Any:
+    """The result of one call with the `joined` tensors of requests with the same key.
+
+    The call is of ``function``, by default of their own.
+    """
     first = requests[0]
     function = first.function if function is None else function
-    if len(requests) == 1:
-        return function(*first.tensors, *first.numbers, **first.options)
-    sizes = [len(request.tensors[0]) for request in requests]
-    tensors = [torch.cat(parts) for parts in zip(*(request.tensors for request in requests), strict=True)]
+    sizes = [1 if len(requests) == 1 else len(request.tensors[0]) for request in requests]
     columns = zip(*(request.numbers for request in requests), strict=True)
     numbers = [_one_for_each(values, sizes, tensors[0]) for values in columns]
     return function(*tensors, *numbers, **first.options)
@@ -186,7 +213,7 @@ def called(requests: Sequence[Request], function: Callable[..., Any] | None = No
 def divided(requests: Sequence[Request], result: Any) -> Sequence[Any]:
     """The answers to requests from the result of one call, read where it is `Unread`."""
     result = _read(result)
-    return [result] if len(requests) == 1 else _split(result, [len(r.tensors[0]) for r in requests])
+    return [result] if len(requests) == 1 else split(result, [len(r.tensors[0]) for r in requests])
 
 
 def _read(result: Any) -> Any:
@@ -200,9 +227,12 @@ def _one_for_each(values: Sequence[float], sizes: Sequence[int], x: Tensor) -> f
     """The number, if it is the same for all requests; else a tensor (S,) on the device of x."""
     if len(set(values)) == 1:
         return values[0]
-    # on an accelerator they are kept, unless x is part of a trace
-    column = _column.__wrapped__ if readable(x) or type(x) is not Tensor else _column
-    return column(tuple(values), tuple(sizes), x.device)
+    return kept(_column, x)(tuple(values), tuple(sizes), x.device)
+
+
+def kept(function: Any, x: Tensor) -> Callable[..., Any]:
+    """A function with a cache for accelerators; without it on the CPU, and if x is part of a trace."""
+    return function if type(x) is Tensor and not readable(x) else function.__wrapped__
 
 
 @lru_cache(256)
@@ -211,12 +241,12 @@ def _column(values: Sequence[float], sizes: Sequence[int], device: torch.device)
     return torch.cat([torch.full((n,), value, dtype=torch.float64, device=device) for n, value in pairs])
 
 
-def _split(result: Any, sizes: Sequence[int]) -> Sequence[Any]:
+def split(result: Any, sizes: Sequence[int]) -> Sequence[Any]:
     """Split a batched result into one for each request: tensors and lists by rows, tuples part by part."""
     if isinstance(result, Tensor):
         return result.split_with_sizes(list(sizes))
     if isinstance(result, tuple):
-        return list(zip(*(_split(part, sizes) for part in result), strict=True))
+        return list(zip(*(split(part, sizes) for part in result), strict=True))
     if result is None:
         return [None] * len(sizes)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sketchy.core.extremes import column_energy, divide
+from sketchy.core.extremes import divide
 from sketchy.core.sketch import Sketch
-from sketchy.core.spread import Spread, size, total
+from sketchy.core.spread import Spread, column_lengths, size, total
 from sketchy.core.tasks import Request, Task, launch, run
 
 # δ. Weights are at most δ^(-1/2) = 32. Values from 1e-3 to 0.03 trained a small GPT equally well, 1e-5 worse.
@@ -53,7 +53,7 @@ class Whitening:
 
     def norm(self, norm: Tensor, GV: Tensor, rows: Spread | None = None) -> Task[tuple[Tensor, Tensor]]:
         """‖G W‖ and ‖G‖ ‖W‖ (S,), given ‖G‖ (S,) and G V (S, m, r). ``rows``: the spread of the rows of G."""
-        columns = yield from total(column_energy(GV), rows)
+        columns = yield from column_lengths(GV, rows)
         return (yield Request(_norm, (norm, columns, self.inside, self.outside)))
 
     def form(self, G: Tensor) -> Task[Tensor]:
@@ -91,7 +91,8 @@ def _rows_times(P: Tensor, values: Tensor) -> Tensor:
 
 
 def _norm(norm: Tensor, columns: Tensor, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """‖G W‖ and ‖G‖ ‖W‖ (S,), given ‖G‖ (S,) and the energies of the columns of G V (S, r)."""
+    """‖G W‖ and ‖G‖ ‖W‖ (S,), given ‖G‖ (S,) and the lengths of the columns of G V (S, r)."""
+    columns = columns.square()
     rest = (norm.square() - columns.sum(-1)).clamp(min=0) * outside.square()
     return ((columns * inside.square()).sum(-1) + rest).sqrt(), norm * outside
 

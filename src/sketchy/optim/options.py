@@ -144,8 +144,9 @@ class Options(TypedDict, total=False):
         str,
         Option(
             "subspace",
-            checks.one_of(SOLVERS),
-            "how a sketch is updated; subspace: by matrix products (fast), exact: by an SVD",
+            checks.one_of((*SOLVERS, "sweeps")),
+            "how a sketch is updated; subspace: by matrix products and a small eigenproblem, sweeps: by matrix"
+            " products only, for accelerators (the certified error is larger), exact: by an SVD",
         ),
     ]
     block_size: Annotated[

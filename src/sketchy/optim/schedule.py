@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sketchy.core import spread as spreads
@@ -100,16 +101,16 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
     """Group stacks into waves. The stacks of a wave step together, with their small matrices in one batch.
 
     A wave is many small stacks, or one large stack. On the CPU, a wave fits into the cache between reading
-    the gradients and the products with them. On other devices, a wave uses no more memory than the stack that
-    uses most. Waves of sharded stacks are larger. They are the same on all ranks.
+    the gradients and the products with them. On other devices, waves are large, so that a step starts few
+    operations: a model of up to 200 million weights is one wave. Waves of sharded stacks are larger than on
+    the CPU, too. They are the same on all ranks.
     """
     result: list[list[Stack]] = []
     costs = [held(stack.plan, len(stack.params)) // stack.parts for stack in stacks]
     total, last = 0, None
     for stack, cost in zip(stacks, costs, strict=True):
         device = stack.params[0].device
-        limit = sizes.WAVE_BYTES if device.type == "cpu" else max(costs)
-        limit = limit if stack.parts == 1 else max(limit, sizes.SHARDED_WAVE_BYTES)
+        limit = _wave_bytes(device, sharded=stack.parts > 1)
         if device == last and total + cost <= limit:
             result[-1].append(stack)
             total += cost
@@ -117,6 +118,13 @@ def waves(stacks: Sequence[Stack]) -> list[list[Stack]]:
             result.append([stack])
             total, last = cost, device
     return result
+
+
+def _wave_bytes(device: torch.device, *, sharded: bool) -> int:
+    """The largest wave of several stacks, in the bytes of `held`."""
+    if device.type != "cpu":
+        return sizes.WAVE_BYTES_ELSEWHERE
+    return sizes.SHARDED_WAVE_BYTES if sharded else sizes.WAVE_BYTES
 
 
 def fetch(wave: Sequence[Stack]) -> None:
@@ -135,9 +143,12 @@ def fetch(wave: Sequence[Stack]) -> None:
 
 
 def scratch_bound(groups: Sequence[Group], plan_of: PlanOf, split: Any = None) -> int:
-    """A bound on the scratch bytes of a step: for its largest stack, plus what the others of a wave use."""
-    names, counts, limit = names_of(groups), Counter[Any](), sizes.WAVE_BYTES
-    bound = waiting = made = 0
+    """A bound on the scratch bytes of a step: for its largest stack, plus what the others of a wave use.
+
+    On accelerators, the directions of a wave wait for each other as well.
+    """
+    names, counts = names_of(groups), Counter[Any]()
+    bound = waiting = made = limit = 0
     for g, group in enumerate(groups):
         for p in group["params"]:
             plan = plan_of(group, p, names.get(p))
@@ -145,6 +156,8 @@ def scratch_bound(groups: Sequence[Group], plan_of: PlanOf, split: Any = None) -
             most = stack_limit(plan, p.device, group)
             made += counts[g, id(plan)] % most == 1 or most == 1
             bound = max(bound, scratch(plan, min(counts[g, id(plan)], most), group))
-            waiting += held(plan, 1)
-            limit = sizes.SHARDED_WAVE_BYTES if is_sharded(p) or split is not None else limit
+            together = 1 if p.device.type == "cpu" else 2
+            waiting += together * held(plan, 1)
+            sharded = is_sharded(p) or split is not None
+            limit = max(limit, together * _wave_bytes(p.device, sharded=sharded))
     return bound + (min(limit, waiting) if made > 1 else 0)

@@ -8,18 +8,20 @@ replaced by zero during the step. Its weight and state do not change, and it is 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sketchy.core.axes import as_matrix
-from sketchy.core.extremes import energies, row_energy
+from sketchy.core.extremes import energies, row_norms
 from sketchy.core.moments import correction, like
+from sketchy.core.padded import padded
 from sketchy.core.spread import Spread, part, total
-from sketchy.core.tasks import Request, Task, gather, launch, read, within
+from sketchy.core.tasks import Request, Task, gather, launch, read, readable, within
 from sketchy.optim.descend import descend_
-from sketchy.optim.slots import State
+from sketchy.optim.slots import Meaning, State
 
 if TYPE_CHECKING:
     from sketchy.optim.plan import Plan
@@ -71,11 +73,19 @@ class Stack:
         # (K,): which gradients are good or bad; None: all are known to be good
         self.good: Tensor | None = None
         self.bad: Tensor | None = None
+        self._loaded: dict[str, Tensor] = {}  # slots that were stacked ahead, as they are stored
         self._old: dict[str, Tensor] = {}  # the slots that were read, stacked
         self._new: dict[str, Tensor] = {}  # the slots that were written
-        self.count = self["step"] + 1  # (K,): number of good gradients, including this one
-        self._new["step"] = self.count
-        self.steps = self.layout.each(self.count)  # (S,)
+
+    @cached_property
+    def count(self) -> Tensor:
+        """(K,): number of good gradients, including this one."""
+        return self["step"] + 1
+
+    @cached_property
+    def steps(self) -> Tensor:
+        """(S,): `count` for each block."""
+        return self.layout.each(self.count)
 
     @property
     def parts(self) -> int:
@@ -115,35 +125,60 @@ class Stack:
         """How the rows of a basis are spread in the state, if a step needs all of them."""
         return None if self.place is None else self.place.apart.get(name)
 
-    def put_back(self, name: str, value: Tensor) -> None:
+    def put_back(self, name: str, value: Tensor) -> Task[None]:
         """Write back the result of `stacked` after it was changed in place."""
         codec = self.plan.coded.get(name)
         if codec is not None or len(self.params) > 1:
-            self._scatter({name: value if codec is None else codec.encode(value)})
+            yield from self._scatter({name: value if codec is None else codec.encode(value)})
 
     def stored(self, name: str) -> Tensor:
         """A slot of all parameters in one tensor, as it is stored here."""
+        if name in self._loaded:
+            return self._loaded[name]
         own = self.own(name)
         if self.plan.slots[name].blocks is None:
             return stacked(own)
         return own[0] if len(own) == 1 else torch.cat(own)
 
-    def _scatter(self, values: Mapping[str, Tensor]) -> None:
-        targets: list[Tensor] = []
-        sources: list[Tensor] = []
+    def _is_thin(self, name: str) -> bool:
+        """Whether a slot is a counter, or smaller than the weight."""
+        slot = self.plan.slots[name]
+        if slot.blocks is None:
+            return slot.meaning is Meaning.COUNTER and not slot.on_host
+        return math.prod(slot.shape) < math.prod(self.plan.layout.block)
+
+    def _scatter(self, values: Mapping[str, Tensor]) -> Task[None]:
+        """Copy values into the state. On an accelerator, all copies of a wave are made together."""
+        pairs: list[tuple[list[Tensor], Sequence[Tensor]]] = []
         for name, value in values.items():
             own = self.own(name)
-            targets += own
-            if len(own) == 1 and value.shape == own[0].shape:
-                sources.append(value)
-            else:
-                sources += value.reshape(len(own), *own[0].shape).unbind()
-        torch._foreach_copy_(targets, sources)
+            alone = len(own) == 1 and value.shape == own[0].shape
+            pairs.append((own, [value] if alone else value.reshape(len(own), *own[0].shape).unbind()))
+        if not readable(self.params[0]):
+            yield [Copied(torch._foreach_copy_, (*own,), sources=sources) for own, sources in pairs]
+        elif pairs:
+            targets, sources = ([x for some in column for x in some] for column in zip(*pairs, strict=True))
+            torch._foreach_copy_(targets, sources)
 
     # ---- the two ends of a step
 
+    def _load(self) -> Task[None]:
+        """Count the step. On an accelerator, stack the thin slots together with those of other stacks."""
+        if not readable(self.params[0]):
+            several = len(self.params) > 1
+            names = [*filter(self._is_thin, self.plan.slots)] if several else []
+            slots = [self.plan.slots[name] for name in names]
+            found = yield [
+                Stacked(stacked, (*self.own(name),), cat=slot.blocks is not None)
+                for name, slot in zip(names, slots, strict=True)
+            ]
+            self._loaded = dict(zip(names, found, strict=True))
+        self.count = yield from launch(_plus, self["step"], amount=1)
+        self._new["step"] = self.count
+
     def gradients(self) -> Task[Gradient]:
         """The gradients, in the dtype of the arithmetic. Bad ones become zero, and are marked in ``good``."""
+        yield from self._load()
         plan, layout, spreads = self.plan, self.layout, self.spreads
         own = [p.grad for p in self.params if p.grad is not None]
         grads = own if self.grads is None else self.grads()
@@ -152,10 +187,16 @@ class Stack:
             whole = -whole
         blocks = layout.split(whole)
         matrix = as_matrix(blocks)
-        rows, columns = energies(matrix) if plan.graft.by_columns else (row_energy(matrix), None)
+        if plan.graft.by_columns:
+            rows, columns = energies(matrix)
+            columns = yield from total(columns, *spreads[:1])
+            energy = rows.sum(-1)
+        else:
+            columns = None
+            rows, energy = yield from padded(_squared, row_norms(matrix))
         rows = yield from total(rows, *spreads[1:])
-        columns = None if columns is None else (yield from total(columns, *spreads[:1]))
-        norm = (yield from total(rows.sum(-1), *spreads[:1])).sqrt()
+        energy = yield from total(energy, *spreads)
+        norm = yield from launch(torch.sqrt, energy)
         size = norm if plan.layout.count == 1 else (yield from self._norm_of_weights(norm))
         limit = _TOO_LARGE[plan.range]
         if within((yield Request(read, (size,))), -1.0, limit):  # false for NaN
@@ -207,9 +248,9 @@ class Stack:
             changed[name] = coded[name].encode(changed[name])
         changed = yield from self._masked(changed)
         if self.bad is not None:
-            changed["skipped"] = self["skipped"] + self.bad
-        self._scatter(changed)
-        self._old, self._new = {}, {}
+            changed["skipped"] = yield from launch(torch.add, self["skipped"], self.bad)
+        yield from self._scatter(changed)
+        self._loaded, self._old, self._new = {}, {}, {}
 
     def count_turns(self) -> None:
         """After the step: count gradients for ``update_every``. Bad ones are not counted if they are known;
@@ -221,7 +262,7 @@ class Stack:
 
     def store(self, values: Mapping[str, Tensor]) -> Task[None]:
         """Write encoded values into the state at once. Those of bad gradients are dropped."""
-        self._scatter((yield from self._masked(values)))
+        yield from self._scatter((yield from self._masked(values)))
 
     def _masked(self, values: Mapping[str, Tensor]) -> Task[dict[str, Tensor]]:
         """Encoded values for good gradients, the stored ones for bad gradients."""
@@ -229,18 +270,66 @@ class Stack:
             return dict(values)
         read = self._old.keys() - self.plan.coded.keys()
         old = {name: self._old[name] if name in read else self.stored(name) for name in values}
-        thin = [name for name in values if self.plan.slots[name].blocks is not None]
         assert self.good_blocks is not None
-        new = yield from gather(launch(_select, self.good_blocks, values[name], old[name]) for name in thin)
-        found = dict(zip(thin, new, strict=True))
-        return found | {
-            name: _select(self.good, values[name], old[name]) for name in values if name not in found
-        }
+        good = [
+            self.good if self.plan.slots[name].blocks is None else self.good_blocks for name in values
+        ]
+        tasks = (
+            launch(_select, which, values[name], old[name]) for name, which in zip(values, good, strict=True)
+        )
+        return dict(zip(values, (yield from gather(tasks)), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked(Request):
+    """A request for K tensors in one, (K, ...) or joined. Those of one dtype take a single copy."""
+
+    joins: ClassVar[bool] = False
+    cat: bool = False  # whether the first dimensions are joined
+
+    @property
+    def key(self) -> Any:
+        return Stacked, self.tensors[0].dtype, self.tensors[0].device
+
+    @classmethod
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        flat = torch.cat([x.reshape(-1) for request in requests for x in request.tensors])
+        pieces = flat.split_with_sizes([sum(x.numel() for x in request.tensors) for request in requests])
+        found = []
+        for request, piece in zip(requests, pieces, strict=True):
+            (first, *_), count = request.tensors, len(request.tensors)
+            shape = (count * len(first), *first.shape[1:]) if request.cat else (count, *first.shape)
+            found.append(piece.view(shape))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Copied(Request):
+    """A request to copy ``sources`` into the tensors, one by one."""
+
+    joins: ClassVar[bool] = False
+    sources: Sequence[Tensor] = ()
+
+    @property
+    def key(self) -> Any:
+        return Copied, self.tensors[0].dtype, self.tensors[0].device
+
+    @classmethod
+    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[None]:
+        targets = [x for request in requests for x in request.tensors]
+        torch._foreach_copy_(targets, [x for request in requests for x in request.sources])
+        return [None] * len(requests)
 
 
 def stacked(tensors: Sequence[Tensor]) -> Tensor:
     """Stack K tensors to (K, ...). The result for a single tensor is a view."""
     return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
+
+
+def _squared(lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Squares (S, m), and their sums (S,)."""
+    rows = lengths.square()
+    return rows, rows.sum(-1)
 
 
 def _judged(size: Tensor, *, limit: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -253,6 +342,10 @@ def _judged(size: Tensor, *, limit: float) -> tuple[Tensor, Tensor, Tensor]:
 def _select(good: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """``new`` for good gradients or blocks, ``old`` for bad ones."""
     return torch.where(good.reshape(-1, *[1] * (new.dim() - 1)), new.to(old.dtype), old)
+
+
+def _plus(x: Tensor, *, amount: int) -> Tensor:
+    return x + amount
 
 
 def _without(bad: Tensor, x: Tensor) -> Tensor:

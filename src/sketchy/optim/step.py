@@ -26,6 +26,7 @@ def step(stack: Stack) -> Task[None]:
     x, ahead = stack.layout.split(x), stack.layout.each(ahead)
     direction, scale = yield from _direction_(stack, steps, x, ahead, learned, length)  # Alg. 3, line 6
     yield from stack.descend_(direction, scale)
+    del direction
     yield from stack.keep()
 
 

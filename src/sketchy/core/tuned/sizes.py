@@ -11,6 +11,9 @@ WAVE_BYTES = 1 << 22
 # longer to start than the cache saves.
 SHARDED_WAVE_BYTES = 1 << 28
 
+# The same on accelerators: launching the operations of a wave takes less time than computing a gigabyte.
+WAVE_BYTES_ELSEWHERE = 1 << 30
+
 # The number of entries in a stack. A stack saves kernel launches, but copies its gradients. On the CPU a
 # launch is cheap, and large weights step faster alone: by 5 to 10 % for transformers of width 512 or 768, but
 # not of width 256.

@@ -57,6 +57,6 @@ class EntryMoments:
 
     def write(self, stack: Stack, root: Tensor) -> Task[None]:
         if self.codes is None:
-            stack.put_back("root_moment", root)
+            yield from stack.put_back("root_moment", root)
         else:
             yield from self.codes.write(stack, root)

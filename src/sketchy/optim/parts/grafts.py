@@ -216,10 +216,9 @@ class RmsProp(Rule):
         return cls({"graft_root": slot})
 
     def update(self, stack: Stack, G: Gradient) -> Task[Tensor | None]:
-        yield from ()
         root = stack.stacked("graft_root")
         observe_root_(root, G.blocks, self._decay(stack), stack.good_blocks, over=self._over(G))
-        stack.put_back("graft_root", root)
+        yield from stack.put_back("graft_root", root)
         return None
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:

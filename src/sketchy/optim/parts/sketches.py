@@ -124,7 +124,7 @@ class Sketches:
             return old
         if not stack.due:
             return old
-        new = list(old)
+        new, solver = list(old), stack.group.get("solver")
         streams = yield from self._streams(stack, G, [sketch for sketch in old if sketch is not None])
         tasks = []
         for axis, stream in zip(self.live, streams, strict=True):
@@ -132,9 +132,9 @@ class Sketches:
             settings["columns"] = stack.spreads[1 - axis.index] if len(self.axes) == 2 else None
             assert sketch is not None
             if axis.exact:
-                tasks.append(dense.update_task(sketch, **settings))
+                tasks.append(dense.update_task(sketch, sweeps=solver == "sweeps", **settings))
             else:
-                tasks.append(core.update_task(sketch, solver=stack.group["solver"], **settings))
+                tasks.append(core.update_task(sketch, solver=solver, **settings))
         found = yield from gather(tasks)
         for axis, sketch in zip(self.live, found, strict=True):
             new[axis.index] = sketch
