@@ -100,7 +100,8 @@ class Options(TypedDict, total=False):
         Option(
             1,
             checks.count(1),
-            "the first preconditioned step; the steps before it are those of the graft rule",
+            "the first preconditioned step; the steps before it are those of the graft rule (SketchySOAP with"
+            " graft=None does not wait)",
         ),
     ]
     graft: Annotated[

@@ -37,7 +37,7 @@ def _direction_(
     Return (direction, scale); the step is scale * direction. x is overwritten. ``length``: the length of the
     graft's step if the gradient decides it, else None. Before ``start_step`` the step is the graft's own.
     """
-    plan, first, spreads = stack.plan, stack.group["start_step"], stack.spreads
+    plan, first, spreads = stack.plan, stack.plan.graft.first(stack), stack.spreads
     length = (yield from plan.graft.length(stack, x, ahead)) if length is None else length
     early, energy, limit = None, None, plan.graft.limit(stack)
     if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):

@@ -90,6 +90,9 @@ class Graft(Part, Protocol):
     def length(self, stack: "Stack", x: Tensor, ahead: Tensor) -> Task[Tensor | None]:
         """The length (S,) of the rule's step for the momentum ahead * x. None: steps keep their length."""
 
+    def first(self, stack: "Stack") -> int:
+        """The first preconditioned step: ``start_step``, if the rule can step until then."""
+
     def step(self, stack: "Stack", x: Tensor, length: Tensor | None) -> Task[Tensor]:
         """The rule's own step for the momentum x (S, *block), for use before ``start_step``.
 

@@ -55,6 +55,10 @@ class Ungrafted:
     def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[None]:
         yield from ()
 
+    def first(self, stack: Stack) -> int:
+        # momentum itself is as long as the gradients: steps like Adam's must not begin with it
+        return 1 if stack.plan.preconditioner.adams_length else stack.group["start_step"]
+
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
         yield from ()
         return x
@@ -88,6 +92,9 @@ class Rule(ABC):
     def update(self, stack: Stack, G: Gradient) -> Task[Tensor | None]:
         yield from ()
         return None
+
+    def first(self, stack: Stack) -> int:
+        return stack.group["start_step"]
 
     @abstractmethod
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]: ...
