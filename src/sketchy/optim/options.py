@@ -164,7 +164,8 @@ class Options(TypedDict, total=False):
             False,
             checks.flag,
             "weights with three or more axes are stacks of matrices, as of experts (E, m, n), and each matrix"
-            " has its own sketches; False: all axes after the first are merged",
+            " has its own sketches; False, or if they are stacks of vectors: all axes after the first are"
+            " merged",
             shapes_plan=True,
         ),
     ]
