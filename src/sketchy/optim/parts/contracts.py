@@ -79,6 +79,7 @@ class Preconditioner(Part, Protocol):
 
 
 class Graft(Part, Protocol):
+    steps: ClassVar[bool]  # whether it is a rule that steps by itself (momentum alone is none)
     by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
 
     @classmethod
@@ -89,9 +90,6 @@ class Graft(Part, Protocol):
 
     def length(self, stack: "Stack", x: Tensor, ahead: Tensor) -> Task[Tensor | None]:
         """The length (S,) of the rule's step for the momentum ahead * x. None: steps keep their length."""
-
-    def first(self, stack: "Stack") -> int:
-        """The first preconditioned step: ``start_step``, if the rule can step until then."""
 
     def step(self, stack: "Stack", x: Tensor, length: Tensor | None) -> Task[Tensor]:
         """The rule's own step for the momentum x (S, *block), for use before ``start_step``.

@@ -42,6 +42,7 @@ FLOOR = 0.5
 class Ungrafted:
     """No grafting: a step keeps its own length. It is limited if it is like Adam's."""
 
+    steps: ClassVar[bool] = False
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
 
@@ -54,10 +55,6 @@ class Ungrafted:
 
     def length(self, stack: Stack, x: Tensor, ahead: Tensor) -> Task[None]:
         yield from ()
-
-    def first(self, stack: Stack) -> int:
-        # momentum itself is as long as the gradients: steps like Adam's must not begin with it
-        return 1 if stack.plan.preconditioner.adams_length else stack.group["start_step"]
 
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]:
         yield from ()
@@ -82,6 +79,7 @@ class Ungrafted:
 class Rule(ABC):
     """Base of the rules. A preconditioned step is ``graft_scale`` times as long as the rule's step."""
 
+    steps: ClassVar[bool] = True
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
 
@@ -92,9 +90,6 @@ class Rule(ABC):
     def update(self, stack: Stack, G: Gradient) -> Task[Tensor | None]:
         yield from ()
         return None
-
-    def first(self, stack: Stack) -> int:
-        return stack.group["start_step"]
 
     @abstractmethod
     def step(self, stack: Stack, x: Tensor, length: Tensor | None) -> Task[Tensor]: ...
