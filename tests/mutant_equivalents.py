@@ -296,8 +296,8 @@ SAME: dict[str, dict[str, str]] = {
     "src/sketchy/optim/step.py": {
         'steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] > ⟦1 → 2⟧ else None': _BOTH_WAYS,
         'steps = (yield Request(read, (stack.steps,))) if stack.group["start_step"] ⟦> → >=⟧ 1 else None': _BOTH_WAYS,
-        "if plan.preconditioner.waits and first ⟦> → >=⟧ 1 and not within(steps, first - 0.5, math.inf):": _BOTH_WAYS,
-        "if plan.preconditioner.waits and first > 1 and not within(steps, first ⟦- → +⟧ 0.5, math.inf):": _BOTH_WAYS,
+        "if first ⟦> → >=⟧ 1 and plan.waits and not within(steps, first - 0.5, math.inf):": _BOTH_WAYS,
+        "if first > 1 and plan.waits and not within(steps, first ⟦- → +⟧ 0.5, math.inf):": _BOTH_WAYS,
         "if within(steps, ⟦- → ⟧math.inf, first - 0.5):": _BOTH_WAYS,
         "if within(steps, -math.inf, first - ⟦0.5 → 2.0⟧):": _BOTH_WAYS,
     },

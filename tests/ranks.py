@@ -14,9 +14,25 @@ from torch import distributed, multiprocessing
 
 
 def on_ranks(world: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function(*arguments)`` on each rank. An error on any rank is raised here."""
-    with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_work, (world, folder, function, arguments), nprocs=world)  # type: ignore[no-untyped-call]
+    """Call ``function(*arguments)`` on each rank. An error on any rank is raised here.
+
+    If a process is killed by a signal before it calls the function, all begin once more: while joining a
+    group, torch has died with "malloc(): unaligned tcache chunk detected".
+    """
+    for last in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                multiprocessing.spawn(_work, (world, folder, function, arguments), nprocs=world)  # type: ignore[no-untyped-call]
+            except multiprocessing.ProcessExitedException as error:
+                if last or error.signal_name is None or _begun(folder, error.error_index).exists():
+                    raise
+            else:
+                return
+
+
+def _begun(folder: str, rank: int) -> Path:
+    """A file that exists once a rank has called the function."""
+    return Path(folder) / f"begun-{rank}"
 
 
 def _work(rank: int, world: int, folder: str, function: Callable[..., None], arguments: Any) -> None:
@@ -28,6 +44,7 @@ def _work(rank: int, world: int, folder: str, function: Callable[..., None], arg
         world_size=world,
         timeout=timedelta(seconds=60),
     )
+    _begun(folder, rank).touch()
     function(*arguments)
     distributed.barrier()
     distributed.destroy_process_group()

@@ -117,13 +117,21 @@ def test_a_whole_file_that_does_not_fit_leaves_the_old_one_and_no_other(writer, 
 def test_the_old_file_is_there_until_the_new_one_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a reader, or a process killed at that moment, finds when the new content is being written."""
+    """What a reader, or a process killed at that moment, finds when the new content is being written.
+
+    Then the new file itself takes the name: a copy of it would be incomplete for a moment.
+    """
     path, seen = tmp_path / "file", []
     path.write_text("old")
     sync = os.fsync
-    monkeypatch.setattr(files.os, "fsync", lambda file: (seen.append(path.read_text()), sync(file)))
+
+    def look(file: int) -> None:
+        seen.append((path.read_text(), os.fstat(file).st_ino))
+        sync(file)
+
+    monkeypatch.setattr(files.os, "fsync", look)
     files.write(path, "new")
-    assert seen == ["old"] and path.read_text() == "new"
+    assert seen == [("old", path.stat().st_ino)] and path.read_text() == "new"
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04junk", b"\x80\x04K\x01.", b"[]", b"x" * 5000])

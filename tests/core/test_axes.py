@@ -25,6 +25,7 @@ def layouts(draw):
         merge_dims=draw(st.none() | st.integers(1, 40)),
         block_size=draw(st.none() | st.integers(1, 9)),
         flat=draw(st.booleans()),
+        stacked=draw(st.booleans()),
     )
 
 
@@ -138,6 +139,7 @@ def test_padding_changes_no_number(m, n, rank, extra, seed):
         ((4, 3, 5, 2), {"merge_dims": 1},
          Layout((4, 3, 5, 2), (12, 5, 2), (3, 5, 2), (4, 1, 1), stacked=True)),
         ((4, 3), {}, Layout((4, 3), (4, 3), (4, 3), (1, 1))),
+        ((4, 1, 5), {}, Layout((4, 1, 5), (4, 5), (4, 5), (1, 1))),  # of vectors, as a depthwise convolution
         ((4, 3, 5), {"stacked": False}, Layout((4, 3, 5), (4, 15), (4, 15), (1, 1))),
         ((4, 3, 5), {"flat": True}, Layout((4, 3, 5), (60,), (60,), (1,))),
     ],

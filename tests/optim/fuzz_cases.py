@@ -35,6 +35,7 @@ VALUES: dict[str, list[Any]] = {
     "block_size": [None, 1, 2, 4],
     "stack_size": [None, 1, 40],
     "merge_dims": [None, 1, 6],
+    "stacked": [False, True],
     "one_sided": [False, True],
     "exponent": [None, 0.1, 0.5, 1.0],
     "nesterov": [True, False],

@@ -303,6 +303,15 @@ def test_stacked_matrices_are_separate_parameters(kind, shape):
         assert_close(found[:, i], expected, scale=1, tolerance=SOAP)
 
 
+@pytest.mark.parametrize("shape", [(5, 1, 4), (5, 4, 1, 1)])
+@pytest.mark.parametrize("kind", [SketchyShampoo, SketchySOAP, Shampoo])
+def test_stacked_vectors_are_a_matrix(kind, shape):
+    """As of a depthwise convolution; SketchySOAP has no basis for a vector."""
+    X, G = start(shape), gradients(shape)
+    found, expected = (train_one(kind, X, G, lr=LR, stacked=stacked) for stacked in (True, False))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("rank", [2, 9])
 def test_uneven_blocks_are_separate_parameters_too(rank):
     """A (7, 5) weight in blocks of 4: (4, 3), (4, 2), (3, 3), (3, 2)."""

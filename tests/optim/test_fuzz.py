@@ -318,7 +318,9 @@ class Training(RuleBasedStateMachine):
         lr, count = float(group["lr"]), int(state["step"])
         after, x = p.detach().double(), before.double()
         step = after - (1 - lr * group["weight_decay"]) * x
-        rounding = 4 * torch.finfo(p.dtype).eps * (x.abs().max() + step.abs().max())
+        info = torch.finfo(p.dtype)
+        # eps * tiny: the spacing of subnormal numbers, to which weight decay takes float16 in twenty steps
+        rounding = info.eps * (4 * (x.abs().max() + step.abs().max()) + info.tiny)
         bound = cases.longest_step(self.kind, plan.path, group, count, self.largest[i])
         if i not in self.restless and bound < math.inf:
             length = float(step.square().mean().sqrt())

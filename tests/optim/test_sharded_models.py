@@ -77,6 +77,12 @@ def weights(model: nn.Module) -> list[Tensor]:
     ]
 
 
+def parts(optimizer: Any) -> list[Tensor]:
+    """All tensors of the state, as far as they lie here."""
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return [value.to_local() if hasattr(value, "to_local") else value for value in values]
+
+
 def assert_same(model: nn.Module, other: nn.Module, tolerance: float, case: Any) -> None:
     for p, q in zip(weights(model), weights(other), strict=True):
         assert float((p - q).abs().max()) <= tolerance, (case, float((p - q).abs().max()))
@@ -92,38 +98,41 @@ def check_models(shape: tuple[int, ...]) -> None:
         assert_same(one, many, 1e-10, (name, options))
 
 
-def check_tensor_parallel() -> None:
-    """Columns, rows, and FSDP2 over them; norms get partial gradients in sequence parallelism."""
+def block() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 7)).to(F64)
+
+
+def parallelize(model: nn.Module, layout: str) -> None:
+    """Columns of the first layer and rows of the second one (TP), FSDP2, or FSDP2 over TP."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    for name, options in CASES[:2]:
-        one = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6)).to(F64)
-        state = one.state_dict()
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
-        many = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 6)).to(F64)
-        many.load_state_dict(_from_rank_0(state))
-        one.load_state_dict(_from_rank_0(state))
+    names = tuple(name for name in ("FSDP2", "TP") if name in layout)
+    mesh = init_device_mesh("cpu", (2,) * len(names), mesh_dim_names=names)
+    if "TP" in names:
         plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        parallelize_module(many, mesh["model"], plan)  # type: ignore[arg-type]
-        fully_shard(many, mesh=mesh["data"])
-        pair = [(model, made(name, options, model)) for model in (one, many)]
-        for step in range(6):
-            x = torch.randn(7, 6, generator=torch.Generator().manual_seed(step), dtype=F64)
-            for model, optimizer in pair:
-                optimizer.zero_grad()
-                model(x).square().mean().backward()
-                optimizer.step()
+        parallelize_module(model, mesh["TP"], plan)  # type: ignore[arg-type]
+    if "FSDP2" in names:
+        fully_shard(model, mesh=mesh["FSDP2"])
+
+
+def descend_block(model: nn.Module, optimizer: Any, steps: range) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        x = torch.randn(7, 6, generator=torch.Generator().manual_seed(step), dtype=F64)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def check_tensor_parallel() -> None:
+    for name, options in CASES[:2]:
+        one, many = block(), block()
+        parallelize(many, "FSDP2 over TP")
+        for model in (one, many):
+            descend_block(model, made(name, options, model), range(6))
         assert_same(one, many, 1e-10, (name, options))
-
-
-def _from_rank_0(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    from torch import distributed
-
-    for value in state.values():
-        distributed.broadcast(value, 0)
-    return state
 
 
 # ---- checkpoints
@@ -200,6 +209,21 @@ def load(path: str, model: nn.Module, optimizer: Any, choice: Any) -> None:
     states.set_state_dict(model, optimizer, model_state_dict=own, optim_state_dict=state, options=choice)
 
 
+def go_on_elsewhere(folder: str, leg: int, layout: str, name: str, options: dict[str, Any]) -> None:
+    """Train two steps in one layout, from the checkpoint of the layout before: as if never stopped."""
+    from torch.distributed.checkpoint import state_dict as states
+
+    model, one, choice = block(), block(), states.StateDictOptions()
+    parallelize(model, layout)
+    optimizer = made(name, options, model)
+    if leg:
+        load(f"{folder}/{leg}", model, optimizer, choice)
+    descend_block(model, optimizer, range(2 * leg, 2 * leg + 2))
+    save(f"{folder}/{leg + 1}", model, optimizer, choice)
+    descend_block(one, made(name, options, one), range(2 * leg + 2))
+    assert_same(one, model, 1e-9, (name, layout))
+
+
 def check_full_state(folder: str, name: str, options: dict[str, Any]) -> None:
     """Save a full state dict for one process; load one of one process, by a plain call."""
     from torch.distributed.checkpoint import state_dict as states
@@ -238,7 +262,7 @@ def check_damaged_checkpoint() -> None:
     shard(model, (2,))
     optimizer = made("SketchySOAP", {"rank": 3}, model)
     descend(model, optimizer, range(2))
-    before = weights(model)
+    before = [p.clone() for p in (*weights(model), *parts(optimizer))]
     saved = copy.deepcopy(optimizer.state_dict())
     if distributed.get_rank() == 1:
         saved["state"][1]["left_eigenvalues"][0] = torch.nan
@@ -247,7 +271,7 @@ def check_damaged_checkpoint() -> None:
     found: list[Any] = [None, None]
     distributed.all_gather_object(found, str(error.value))
     assert found[0] == found[1]
-    for p, q in zip(before, weights(model), strict=True):
+    for p, q in zip(before, (*weights(model), *parts(optimizer)), strict=True):
         assert torch.equal(p, q)
     descend(model, optimizer, range(2, 3))
 
@@ -284,3 +308,13 @@ def test_checkpoints_move_between_numbers_of_ranks(
 ) -> None:
     for leg, shape in enumerate(ROUTE):
         on_ranks(math.prod(shape), go_on, str(tmp_path), leg, name, options, dtype, form)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options"), CASES[:2])
+def test_checkpoints_move_to_and_from_tensor_parallelism(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    route = {"FSDP2 over TP": 4, "FSDP2": 2, "TP": 2}
+    for leg, layout in enumerate([*route, "FSDP2 over TP"]):
+        on_ranks(route[layout], go_on_elsewhere, str(tmp_path), leg, layout, name, options)

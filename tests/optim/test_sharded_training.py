@@ -1,6 +1,7 @@
 """What people do around a step under FSDP2 and tensor parallelism: the numbers of one process."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -195,3 +196,32 @@ def stop_in_the_middle() -> None:
 def test_a_rank_that_dies_ends_the_others_with_an_error() -> None:
     with pytest.raises(Exception, match=r"terminated|Connection"):
         on_ranks(2, stop_in_the_middle)
+
+
+def die_once(path: Path) -> None:
+    if not path.exists():
+        path.touch()
+        os.abort()
+
+
+class DiesOnce:
+    """Ends the first process that unpickles it, before this calls anything."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return die_once, (self.path,)
+
+
+def abort(_: object) -> None:
+    os.abort()
+
+
+@pytest.mark.slow
+def test_ranks_that_die_at_their_start_begin_once_more_and_later_ones_do_not(tmp_path: Path) -> None:
+    """Of the tests themselves (`ranks.py`)."""
+    on_ranks(2, print, DiesOnce(tmp_path / "died"))
+    assert (tmp_path / "died").exists()
+    with pytest.raises(Exception, match="SIGABRT"):
+        on_ranks(2, abort, None)

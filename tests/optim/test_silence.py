@@ -13,7 +13,14 @@ from sketchy.core.moments import longest
 from sketchy.optim.parts.grafts import RULES
 
 LR = 0.1
-KINDS = (SketchyShampoo, SketchySOAP, partial(SketchySOAP, graft=None), Shampoo)
+KINDS = (
+    SketchyShampoo,
+    partial(SketchyShampoo, start_step=20),
+    SketchySOAP,
+    partial(SketchySOAP, graft=None),
+    partial(SketchySOAP, graft=None, start_step=20),
+    Shampoo,
+)
 # The largest root mean square of a step / (lr * graft_scale): for moving averages by Cauchy-Schwarz, see
 # `longest`, times Nesterov's 1 + β₁ and what grafts and row norms add.
 MARGIN = 4.0
@@ -48,8 +55,8 @@ def lengths(kind: Any, betas: tuple[float, float], silence: int, scale: float, d
 @settings(deadline=None, max_examples=60)
 @given(
     kind=st.sampled_from(KINDS),
-    beta1=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
-    beta2=st.sampled_from([0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.999]),
+    beta1=st.sampled_from([0.0, 0.5, 0.9, 0.99]) | st.floats(0, 1, exclude_max=True),
+    beta2=st.sampled_from([0.0, 0.3, 0.5, 0.8, 0.9, 0.95, 0.999]) | st.floats(0, 1, exclude_max=True),
     silence=st.sampled_from([0, 1, 30, 300]),
     scale=st.sampled_from([1e-10, 1.0, 1e10]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
@@ -65,9 +72,40 @@ def test_second_moments_that_fade_faster_than_momentum_do_not_make_steps_grow(ki
     assert lengths(kind, betas, 300, 1.0, torch.float32) <= 1.1 * allowed(betas)
 
 
+@pytest.mark.parametrize("moving_average", [True, False])
+@pytest.mark.parametrize("beta1", [1e-20, 1e-300])
+def test_a_momentum_that_fades_at_once_is_none(beta1, moving_average):
+    """Nesterov's step divides by beta1: float32 became Inf."""
+
+    def trained(beta1: float) -> torch.Tensor:
+        p = torch.nn.Parameter(torch.zeros(6, 5))
+        options = {"betas": (beta1, 0.95), "moving_average_momentum": moving_average}
+        optimizer = SketchyShampoo([p], lr=LR, rank=3, **options)
+        for step in range(3):
+            p.grad = 1e20 * torch.randn(6, 5, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+        return p.detach()
+
+    torch.testing.assert_close(trained(beta1), trained(0.0), rtol=1e-5, atol=1e-6)
+
+
 def test_steps_of_sketchysoap_are_limited_without_a_graft_too():
     kind, betas = partial(SketchySOAP, graft=None), (0.9, 0.5)
     assert lengths(kind, betas, 60, 1.0, torch.float32) <= 1.1 * allowed(betas)  # without the limit: 1e5
+
+
+def test_without_a_graft_sketchysoap_does_not_wait_for_the_start_step():
+    """No rule could step until then. Momentum itself is as long as the gradients."""
+
+    def trained(start_step: int) -> torch.Tensor:
+        p = torch.nn.Parameter(torch.zeros(6, 5))
+        optimizer = SketchySOAP([p], lr=LR, rank=3, graft=None, start_step=start_step)
+        for step in range(4):
+            p.grad = 1e20 * torch.randn(6, 5, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+        return p.detach()
+
+    assert torch.equal(trained(1), trained(3)) and trained(3).abs().max() < 1
 
 
 def test_steps_before_the_first_preconditioned_one_are_limited_too():

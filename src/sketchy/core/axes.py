@@ -70,9 +70,10 @@ def layout(
     """The layout of a weight.
 
     ``flat`` makes it one vector, as S-AdaGrad sees it (Alg. 2). With ``stacked``, a weight with three or more
-    axes is a stack of matrices, as of experts (E, m, n): each of them is one block.
+    axes is a stack of matrices, as of experts (E, m, n): each of them is one block. A stack of vectors,
+    (E, 1, n), is the matrix (E, n) all the same.
     """
-    if stacked and not flat and len(shape) > 2:
+    if stacked and not flat and sum(size != 1 for size in shape[1:]) > 1:
         rows, *others = merge(shape[1:], merge_dims)
         cuts = (shape[0], *[1] * len(others))
         return Layout(shape, (shape[0] * rows, *others), (rows, *others), cuts, stacked=True)

@@ -56,7 +56,8 @@ def _rates(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """For each weight (K,): the factor of x, the share of G in x, and the weight of G (in a sum, of M)."""
-    ahead = beta1 if nesterov else 1.0
+    # of a smaller share nothing is left after rounding, and G over it would overflow
+    ahead = max(beta1, torch.finfo(dtype).eps) if nesterov else 1.0
     lost = torch.full_like(step, 1 - beta1, dtype=torch.float64)
     lost = lost if good is None else lost * good
     if moving_average:

@@ -100,7 +100,8 @@ class Options(TypedDict, total=False):
         Option(
             1,
             checks.count(1),
-            "the first preconditioned step; the steps before it are those of the graft rule",
+            "the first preconditioned step; the steps before it are those of the graft rule (SketchySOAP with"
+            " graft=None does not wait)",
         ),
     ]
     graft: Annotated[
@@ -164,7 +165,8 @@ class Options(TypedDict, total=False):
             False,
             checks.flag,
             "weights with three or more axes are stacks of matrices, as of experts (E, m, n), and each matrix"
-            " has its own sketches; False: all axes after the first are merged",
+            " has its own sketches; False, or if they are stacks of vectors: all axes after the first are"
+            " merged",
             shapes_plan=True,
         ),
     ]

@@ -55,6 +55,14 @@ class Plan:
         rows = () if self.row_norms is None else (self.row_norms,)
         return (self.momentum, self.statistics, self.preconditioner, *rows, self.graft)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the graft steps before ``start_step``.
+
+        Momentum alone is as long as the gradients: steps of Adam's length must not begin with it.
+        """
+        return self.preconditioner.waits and (self.graft.steps or not self.preconditioner.adams_length)
+
     @cached_property
     def slots(self) -> Slots:
         """The slots of the state: two counters, and the slots of the parts."""

@@ -41,7 +41,7 @@ def _direction_(
     plan, first, spreads = stack.plan, stack.group["start_step"], stack.spreads
     length = (yield from plan.graft.length(stack, x, ahead)) if length is None else length
     early, energy, limit = None, None, plan.graft.limit(stack)
-    if plan.preconditioner.waits and first > 1 and not within(steps, first - 0.5, math.inf):
+    if first > 1 and plan.waits and not within(steps, first - 0.5, math.inf):
         early = yield from plan.graft.step(stack, x * like(ahead, x), length)
         early = early if limit is None else cut_(early)
         short = yield from shortened(torch.ones_like(ahead), early, limit, spreads)

@@ -79,6 +79,7 @@ class Preconditioner(Part, Protocol):
 
 
 class Graft(Part, Protocol):
+    steps: ClassVar[bool]  # whether it is a rule that steps by itself (momentum alone is none)
     by_columns: ClassVar[bool]  # whether it needs the sums of squares of a gradient's columns
 
     @classmethod

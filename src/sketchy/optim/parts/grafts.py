@@ -42,6 +42,7 @@ FLOOR = 0.5
 class Ungrafted:
     """No grafting: a step keeps its own length. It is limited if it is like Adam's."""
 
+    steps: ClassVar[bool] = False
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
 
@@ -78,6 +79,7 @@ class Ungrafted:
 class Rule(ABC):
     """Base of the rules. A preconditioned step is ``graft_scale`` times as long as the rule's step."""
 
+    steps: ClassVar[bool] = True
     by_columns: ClassVar[bool] = False
     slots: Slots = field(default_factory=dict)
 

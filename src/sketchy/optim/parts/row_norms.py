@@ -29,8 +29,8 @@ class RowNorms:
         Return the new direction and scale, and the energy (S,) of the direction.
         """
         # directions before start_step were the graft's: they don't count, and change nothing
-        first = stack.group["start_step"]
-        count = stack.steps if first <= 1 else (stack.steps - (first - 1)).clamp(min=0)
+        before = stack.group["start_step"] - 1
+        count = (stack.steps - before).clamp(min=0) if before and stack.plan.waits else stack.steps
         direction, moment, scale, energy = yield from moments.normalize_rows_(
             direction, scale, stack["direction_moment"], stack.group["row_norm"], count, stack.spreads
         )
