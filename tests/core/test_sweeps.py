@@ -53,8 +53,14 @@ def test_what_is_already_diagonal_stays(rng):
 def problems(draw):
     d = draw(st.integers(1, 14))
     seed, dtype = draw(st.integers(0, 10**6)), draw(st.sampled_from([F32, F64]))
-    matrices = stream(draw(st.sampled_from(STREAMS)), d, draw(st.integers(1, 12)), draw(st.integers(1, 6)), seed=seed)
-    return [A.to(dtype) for A in matrices], draw(st.integers(2, d + 2)), draw(st.sampled_from([1.0, 0.95, 0.5]))
+    matrices = stream(
+        draw(st.sampled_from(STREAMS)), d, draw(st.integers(1, 12)), draw(st.integers(1, 6)), seed=seed
+    )
+    return (
+        [A.to(dtype) for A in matrices],
+        draw(st.integers(2, d + 2)),
+        draw(st.sampled_from([1.0, 0.95, 0.5])),
+    )
 
 
 @given(problems())

@@ -102,9 +102,7 @@ def _norms_in_double(A: Tensor, dim: int) -> Tensor:
     return torch.linalg.vector_norm(A / unit, dim=dim) * unit[..., 0]
 
 
-def _safe(
-    A: Tensor, sums: Callable[[Tensor], tuple[Tensor, ...]], *, power: int = 2
-) -> tuple[Tensor, ...]:
+def _safe(A: Tensor, sums: Callable[[Tensor], tuple[Tensor, ...]], *, power: int = 2) -> tuple[Tensor, ...]:
     """Norms of rows and columns of A, to a power, the first over rows.
 
     Extreme matrices are first divided by a power of two.

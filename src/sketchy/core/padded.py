@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from sketchy.core.tasks import Request, Task, called, joined, kept, readable, split
+from sketchy.core.tasks import Request, Task, batches, called, joined, kept, split
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def padded(
     The first tensor is (S, m). The others and the results are (S, m) or (S,). Zeros at the end of rows must
     not change the rest. ``numbers``: see `core.tasks.Request`.
     """
-    if readable(tensors[0]):
+    if not batches(tensors[0]):
         return function(*tensors, *numbers, **options)
     answer: T = yield Padded(function, tensors, numbers, options)
     return answer

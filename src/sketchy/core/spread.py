@@ -158,8 +158,8 @@ def solved(spreads: Spreads, function: Callable[..., Any], *tensors: Tensor, **o
     """``function(*tensors, **options)``, batched; each matrix on one rank, if all ranks know the tensors."""
     ranks = next((spread.ranks for spread in spreads if spread is not None), None)
     if ranks is None:
-        return (yield Request(function, tensors, options=options))
-    return (yield Shared(function, tensors, options=options, ranks=ranks))
+        return (yield Request(function, tensors, options=options, decomposes=True))
+    return (yield Shared(function, tensors, options=options, decomposes=True, ranks=ranks))
 
 
 def _collective(x: Tensor, spreads: Spreads, operation: str) -> Task[Tensor]:

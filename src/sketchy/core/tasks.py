@@ -24,6 +24,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 _READABLE: frozenset[str] = frozenset({"cpu"})  # devices whose values can be read without waiting
+_FUSED = False  # whether operations are recorded for a compiler
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +38,12 @@ class Request:
     tensors: tuple[Tensor, ...]  # (S, ...) each; any leading dimensions if the request is the only one
     numbers: tuple[float, ...] = ()  # one for all rows; the function gets (S,) if those of a batch differ
     options: Mapping[str, Any] = field(default_factory=dict)  # different options are not batched
+    decomposes: bool = False  # whether the function decomposes matrices, which no compiler fuses
 
     @property
     def key(self) -> Any:
         """Requests with the same key form one batch."""
-        if self.function is read:  # batching would only copy
+        if self.function is read or (_FUSED and not self.decomposes):  # batching would only copy
             return id(self)
         tensors = ((x.shape[1:], x.dtype, x.device) for x in self.tensors)
         return self.function, *self.options.items(), len(self.numbers), *tensors
@@ -108,6 +110,23 @@ def readable(x: Tensor) -> bool:
     return x.device.type in _READABLE and not torch.compiler.is_compiling()
 
 
+def batches(x: Tensor) -> bool:
+    """Whether small operations should be batched: on accelerators, if no compiler will fuse them."""
+    return not readable(x) and not _FUSED
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """Inside, operations are recorded for a compiler, which fuses chains better than batches of them."""
+    global _FUSED
+    before, _FUSED = _FUSED, True
+    try:
+        with without_reading():
+            yield
+    finally:
+        _FUSED = before
+
+
 @contextmanager
 def without_reading() -> Iterator[None]:
     """Inside, no value is read: the path of accelerators is taken on the CPU, too."""
@@ -154,7 +173,7 @@ def launch(function: Callable[..., T], *tensors: Tensor, **options: Any) -> Task
     On the CPU the call is made at once. There a batch would cost more than a call, as it copies tensors, and
     stacks would hold large tensors while they wait for each other.
     """
-    if readable(tensors[0]):
+    if not batches(tensors[0]):
         return function(*tensors, **options)
     answer: T = yield Request(function, tensors, options=options)
     return answer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as trees
 
-from sketchy.core.tasks import gather, run, without_reading
+from sketchy.core.tasks import fused, gather, run
 from sketchy.optim.stack import Settings, Stack
 from sketchy.optim.step import step
 
@@ -57,7 +57,7 @@ class Compiled:
             given = trees.tree_unflatten(list(flat), spec)
             run(gather(step(_again(stack, *some)) for stack, some in zip(wave, given, strict=True)))
 
-        with without_reading():
+        with fused():
             graph = make_fx(stepped, tracing_mode="fake")(*tensors)
         compiled: Callable[..., None] = torch.compile(graph, **{"dynamic": False, **self.settings})
         return compiled

@@ -146,8 +146,8 @@ class Options(TypedDict, total=False):
         Option(
             "subspace",
             checks.one_of((*SOLVERS, "sweeps")),
-            "how a sketch is updated; subspace: by matrix products and a small eigenproblem, sweeps: by matrix"
-            " products only, for accelerators (the certified error is larger), exact: by an SVD",
+            "how a sketch is updated; subspace: by products and a small eigenproblem; sweeps: by matrix"
+            " products only, for accelerators (the certified error is larger); exact: by an SVD",
         ),
     ]
     block_size: Annotated[

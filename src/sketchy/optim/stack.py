@@ -19,7 +19,7 @@ from sketchy.core.extremes import energies, row_norms
 from sketchy.core.moments import correction, like
 from sketchy.core.padded import padded
 from sketchy.core.spread import Spread, part, total
-from sketchy.core.tasks import Request, Task, gather, launch, read, readable, within
+from sketchy.core.tasks import Request, Task, batches, gather, launch, read, within
 from sketchy.optim.descend import descend_
 from sketchy.optim.slots import Meaning, State
 
@@ -154,7 +154,7 @@ class Stack:
             own = self.own(name)
             alone = len(own) == 1 and value.shape == own[0].shape
             pairs.append((own, [value] if alone else value.reshape(len(own), *own[0].shape).unbind()))
-        if not readable(self.params[0]):
+        if batches(self.params[0]):
             yield [Copied(torch._foreach_copy_, (*own,), sources=sources) for own, sources in pairs]
         elif pairs:
             targets, sources = ([x for some in column for x in some] for column in zip(*pairs, strict=True))
@@ -164,7 +164,7 @@ class Stack:
 
     def _load(self) -> Task[None]:
         """Count the step. On an accelerator, stack the thin slots together with those of other stacks."""
-        if not readable(self.params[0]):
+        if batches(self.params[0]):
             several = len(self.params) > 1
             names = [*filter(self._is_thin, self.plan.slots)] if several else []
             slots = [self.plan.slots[name] for name in names]
@@ -271,9 +271,7 @@ class Stack:
         read = self._old.keys() - self.plan.coded.keys()
         old = {name: self._old[name] if name in read else self.stored(name) for name in values}
         assert self.good_blocks is not None
-        good = [
-            self.good if self.plan.slots[name].blocks is None else self.good_blocks for name in values
-        ]
+        good = [self.good if self.plan.slots[name].blocks is None else self.good_blocks for name in values]
         tasks = (
             launch(_select, which, values[name], old[name]) for name, which in zip(values, good, strict=True)
         )

@@ -124,7 +124,7 @@ class Sketches:
             return old
         if not stack.due:
             return old
-        new, solver = list(old), stack.group.get("solver")
+        new, solver = list(old), stack.group.get("solver", "subspace")
         streams = yield from self._streams(stack, G, [sketch for sketch in old if sketch is not None])
         tasks = []
         for axis, stream in zip(self.live, streams, strict=True):
