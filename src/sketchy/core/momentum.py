@@ -33,7 +33,9 @@ def advance_(
     factor, momenta = rates[0], list(M)
     share, weight = (rate.reshape(-1, *[1] * (G.dim() - 1)) for rate in rates[1:])
     x = torch.empty_like(G) if keep is None or not isinstance(M, Tensor) else M
-    if moving_average:
+    if moving_average and len(momenta) == 1:
+        momenta[0].lerp_(G[0], weight[0])
+    elif moving_average:
         torch._foreach_lerp_(momenta, list(G.unbind()), list(weight.unbind()))
     else:
         torch._foreach_mul_(momenta, list(weight.unbind()))

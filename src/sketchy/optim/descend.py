@@ -35,10 +35,10 @@ def descend_(
     move, shrink = (x.reshape(-1, *[1] * (direction.dim() - 1)) for x in factors)
     decays = isinstance(decay, Tensor) or decay > 0
     if len(params) == 1:
-        p = params[0].unsqueeze(0)
+        p = params[0]
         if decays:
-            p.mul_(shrink)
-        p.addcmul_(direction, move, value=-1)
+            p.mul_(shrink[0])
+        p.addcmul_(direction[0], move[0], value=-1)
         return None
     if decays:
         torch._foreach_mul_(list(params), list(shrink.unbind()))
