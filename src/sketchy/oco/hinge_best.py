@@ -84,7 +84,9 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
         low, high = (size * end.expand(d).numpy(force=True) for end in (domain.low, domain.high))
     found = optimize.linprog(
         np.repeat([0.0, 1.0], [d, T]),
-        A_ub=sparse.hstack([sparse.csr_array(-margins.numpy(force=True) / size), -sparse.eye_array(T)], format="csr"),
+        A_ub=sparse.hstack(
+            [sparse.csr_array(-margins.numpy(force=True) / size), -sparse.eye_array(T)], format="csr"
+        ),
         b_ub=-np.ones(T),
         bounds=np.stack([np.append(low, np.zeros(T)), np.append(high, np.full(T, np.inf))], 1),
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
