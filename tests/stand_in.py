@@ -5,7 +5,7 @@ error. `crossings` notes what would make a host wait for a device: values that a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -159,7 +159,23 @@ def _written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
+class _Stream:
+    """The only one; all work on it is done."""
+
+    def wait_stream(self, other: "_Stream") -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
 class _Backend(_DummyBackendModule):
+    def current_stream(self) -> _Stream:
+        return _Stream()
+
+    def stream(self, stream: _Stream) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 

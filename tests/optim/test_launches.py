@@ -9,6 +9,8 @@ from torch import nn
 import sketchy
 from sketchy.analysis.operations import Launches, Passes
 
+pytestmark = pytest.mark.cpu_only("on meta tensors, as everywhere")
+
 # Of a GPT with two layers, and with eight, which fill several stacks. Lower them when a step gets better.
 MOST = {"SketchySOAP": (1310, 2010), "SketchyShampoo": (900, 1350)}
 WIDTH, RANK = 768, 64
