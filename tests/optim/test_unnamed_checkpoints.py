@@ -14,7 +14,9 @@ import torch
 import sketchy
 from checks import assert_close
 
-SAVED: dict[str, Any] = torch.load(Path(__file__).with_name("unnamed-checkpoints.pt"), weights_only=True)
+SAVED: dict[str, Any] = torch.load(
+    Path(__file__).with_name("unnamed-checkpoints.pt"), torch.get_default_device(), weights_only=True
+)
 
 
 def gradient(p: torch.Tensor, i: int, step: int) -> torch.Tensor:
