@@ -115,6 +115,8 @@ def _computed(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _check(function, args, others)
     before = [(x, x.host.shape, x.host.stride()) for x in wrappers]
     result = function(*hosts, **options)
+    if wrappers and not function._schema.returns:  # torch leaves it to the kernel to tell autograd
+        torch.autograd.graph.increment_version(args[0])
     for x, *layout in before:
         if layout != [x.host.shape, x.host.stride()]:  # resized, transposed
             x.data = StandIn(x.host)

@@ -103,6 +103,7 @@ WRONG = {
 }
 
 
+@pytest.mark.cpu_only("messages name the CPU")
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_state_that_updates_could_not_rely_on_is_refused_and_changes_nothing(name, solver):
@@ -249,6 +250,7 @@ BAD = {
 }
 
 
+@pytest.mark.cpu_only("messages name the CPU")
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_update_is_refused_and_changes_nothing(name, solver):
