@@ -13,6 +13,8 @@ from checks import assert_close, assert_psd_leq, feed, norm, same
 from ranks import on_ranks
 from sketchy import FrequentDirections, frequent_directions
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 DIM, RANK = 24, 7
 
 

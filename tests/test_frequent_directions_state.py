@@ -103,6 +103,7 @@ WRONG = {
 }
 
 
+@pytest.mark.cpu_only("messages name the CPU")
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_state_that_updates_could_not_rely_on_is_refused_and_changes_nothing(name, solver):
@@ -178,7 +179,7 @@ def test_to_changes_the_dtype_and_keeps_the_certificate():
     assert fd.to(F32) is fd and fd.dtype == F32 and fd.basis.dtype == F32
     assert fd.error_bound == bound + 8 * torch.finfo(F32).eps * fd.eigenvalues[0]
     assert fd.error_bound >= norm(C - fd.dense())
-    fd.to("cpu").to(torch.device("cpu")).to(F64).update(matrices[0])
+    fd.to("cpu").to(matrices[0].device).to(F64).update(matrices[0])
     assert fd.error_bound >= norm(C + matrices[0] @ matrices[0].T - fd.dense())
 
 
@@ -249,6 +250,7 @@ BAD = {
 }
 
 
+@pytest.mark.cpu_only("messages name the CPU")
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_update_is_refused_and_changes_nothing(name, solver):

@@ -111,6 +111,7 @@ def ask(function: Counted, x: Tensor, factor: float, power: int, log: list[int])
     return y
 
 
+@pytest.mark.cpu_only("it reads values")
 def test_requests_that_are_alike_are_computed_in_one_call_and_others_apart(rng):
     asked = [(2, 3, 1.0, 2), (1, 3, 4.0, 2), (3, 5, 1.0, 2), (2, 3, 1.0, 1), (4, 3, 1.0, 2)]
     function, log = Counted(), []
@@ -139,6 +140,7 @@ def test_what_comes_after_the_last_request_runs_task_after_task():
     assert log == ["a0", "b begins", "b ends", "c0", "a1", "c1", "a begins", "a ends", "c begins", "c ends"]
 
 
+@pytest.mark.cpu_only("it reads values")
 def test_gathered_tasks_may_gather_others(rng):
     x = torch.randn(6, 4, generator=rng, dtype=F64)
     function, log = Counted(), []
@@ -161,7 +163,7 @@ def test_an_error_in_one_task_reaches_the_caller():
 
 def test_products_keep_the_dtype_of_their_factors_where_autocast_would_shorten_it():
     A = torch.ones(2, 2)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(A.device.type, torch.bfloat16):
         assert (A @ A).dtype == torch.bfloat16
         with tasks.without_autocast(A.device):
             assert (A @ A).dtype == F32
@@ -189,6 +191,7 @@ def lengths(x: Tensor) -> tuple[Tensor, Unread]:
     return norms, Unread((norms,))
 
 
+@pytest.mark.cpu_only("it reads values")
 def test_a_condition_is_certain_if_it_is_known_and_holds_in_every_row():
     yes, mixed = torch.tensor([True, True]), torch.tensor([True, False])
     assert certain(yes) and not certain(mixed)

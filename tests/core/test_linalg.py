@@ -10,6 +10,7 @@ from sketchy.core.tasks import gather, run
 from sketchy.core.tuned import products
 
 
+@pytest.mark.cpu_only("elsewhere only vectors with large values are orthonormal")
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("kind", ["generic", "graded", "dependent", "zero"])
 def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
@@ -34,6 +35,7 @@ def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
     )
 
 
+@pytest.mark.cpu_only("it reads values")
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("dtype", [F32, F64])
 def test_a_gram_factor_is_trusted_by_the_angles_of_columns_and_not_by_their_lengths(scale, dtype):
@@ -58,6 +60,7 @@ def test_a_gram_factor_is_trusted_by_the_angles_of_columns_and_not_by_their_leng
     )
 
 
+@pytest.mark.cpu_only("it reads values")
 def test_a_gram_factor_has_no_trace_of_padding(rng):
     K = torch.randn(300, products._POWER, generator=rng, dtype=F64)
     found = run(linalg.gram_factor(K))
@@ -65,6 +68,7 @@ def test_a_gram_factor_has_no_trace_of_padding(rng):
     assert_close(found[0] @ found[0].mT, K.mT @ K, scale=300, tolerance=1e-12)
 
 
+@pytest.mark.cpu_only("it reads values")
 def test_one_member_of_a_batch_makes_a_gram_factor_graded_or_not_trusted():
     good, graded, bad = torch.eye(3, 2, dtype=F64), torch.eye(3, 2, dtype=F64), torch.ones(3, 2, dtype=F64)
     graded[1, 1] = 3e-8
@@ -154,6 +158,7 @@ def test_on_an_accelerator_orthonormal_parts_are_gram_schmidts_of_each_matrix(bl
         assert_close(run(linalg.orthonormal_parts(M[i], WHOLE, own)), expected[i], scale=1, tolerance=1e-5)
 
 
+@pytest.mark.cpu_only("its ranks are threads or processes")
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("accelerator", [False, True])
 def test_matrices_in_parts_are_decomposed_as_whole_ones(accelerator, dependent, rng, request):

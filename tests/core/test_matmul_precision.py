@@ -120,6 +120,7 @@ def test_the_eps_of_products_follows_the_setting(high: None) -> None:
     assert product_eps(x) == torch.finfo(F32).eps
 
 
+@pytest.mark.cpu_only("each backend has its own setting")
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch")
 def test_a_setting_for_one_backend_is_no_obstacle() -> None:
     before = torch.backends.cuda.matmul.fp32_precision
@@ -130,6 +131,7 @@ def test_a_setting_for_one_backend_is_no_obstacle() -> None:
         torch.backends.cuda.matmul.fp32_precision = before
 
 
+@pytest.mark.cpu_only("each backend has its own setting")
 @pytest.mark.parametrize(("setting", "bits"), [("highest", 23), ("high", 10), ("medium", 7)])
 def test_each_setting_of_torch_has_the_eps_of_its_digits(setting: str, bits: int) -> None:
     before = torch.get_float32_matmul_precision()

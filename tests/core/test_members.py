@@ -68,6 +68,7 @@ def test_a_group_without_the_first_rank_has_its_own_order() -> None:
     on_threads(3, check)
 
 
+@pytest.mark.cpu_only("its ranks are threads or processes")
 def test_streams_on_three_ranks_are_merged_as_in_one_process() -> None:
     A = torch.randn(3, 9, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     alone = [FrequentDirections(9, 3, dtype=F64) for _ in A]

@@ -252,6 +252,7 @@ def of_parts(X: Tensor, R: Tensor, own: Callable[..., Tensor], spreads: Spreads)
     }
 
 
+@pytest.mark.cpu_only("its ranks are threads or processes")
 @pytest.mark.parametrize(("world", "axes"), [(1, ()), (2, (0,)), (2, (1,)), (4, (0,)), (4, (0, 1))], ids=str)
 def test_all_that_moments_give_is_as_written_out_wherever_rows_and_columns_lie(world, axes):
     X, R = torch.randn(2, 2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=F64)

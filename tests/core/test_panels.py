@@ -28,6 +28,7 @@ def test_every_entry_is_in_one_panel(shape, small_cache):
     assert (seen == 1).all()
 
 
+@pytest.mark.cpu_only("others need no pieces that fit into a cache")
 def test_a_large_stack_is_cut_and_a_small_one_is_not(monkeypatch):
     monkeypatch.setattr(sizes, "PANEL_BYTES", 4 * 60)
     assert len(list(panels.panels(torch.zeros(3, 4, 5)))) == 1

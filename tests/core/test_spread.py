@@ -23,6 +23,8 @@ from sketchy.core.spread import (
 )
 from sketchy.core.tasks import Request, Task, Unread, gather, run
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 EXACT = 1e-12
 
 

@@ -69,8 +69,8 @@ def test_on_a_ball_it_is_as_good_as_the_support_vector_machine_of_that_length(pe
     X, y = examples(80, 6)
     machine = LinearSVC(
         loss="hinge", C=penalty, fit_intercept=False, dual=True, tol=1e-10, max_iter=100_000, random_state=0
-    ).fit(X.numpy(), y.numpy())
-    w = torch.from_numpy(machine.coef_[0])
+    ).fit(X.numpy(force=True), y.numpy(force=True))
+    w = torch.tensor(machine.coef_[0])
     assert least(X, y, Ball(float(w.norm()))) == pytest.approx(float(suffered(X, y, w)), rel=2e-6)
 
 

@@ -1,6 +1,7 @@
 """The argument ``compile``: a wave of stacks as one graph. It takes the steps of the accelerators' path."""
 
 import copy
+import os
 import warnings
 from typing import Any
 
@@ -13,7 +14,10 @@ from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.core.tasks import without_reading
 from sketchy.optim import compiled
 
-pytestmark = pytest.mark.filterwarnings("default")  # the compiler has its own warnings
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # the compiler has its own warnings
+    pytest.mark.skipif(os.environ.get("SKETCHY_DEVICE") == "standin", reason="torch can't compile for it"),
+]
 
 PLAIN = {"backend": "eager"}  # torch.compile without its compiler: the graph as it was traced
 KERNELS = {SketchySOAP: 500, SketchyShampoo: 260}

@@ -58,8 +58,8 @@ def tumours() -> tuple[Tensor, Tensor]:
     """scikit-learn's breast cancer set, standardised."""
     datasets = pytest.importorskip("sklearn.datasets")
     features, labels = datasets.load_breast_cancer(return_X_y=True)
-    X = torch.from_numpy(features)
-    return (X - X.mean(0)) / X.std(0), torch.from_numpy(labels)
+    X = torch.tensor(features)
+    return (X - X.mean(0)) / X.std(0), torch.tensor(labels)
 
 
 @cache

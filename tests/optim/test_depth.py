@@ -41,6 +41,7 @@ def test_twelve_layers_take_hardly_more_operations_than_two(cls: type[torch.opti
     assert operations(cls, 12) <= 1.2 * operations(cls, 2)
 
 
+@pytest.mark.cpu_only("it counts operations of the CPU")
 @pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
 def test_stacks_that_step_side_by_side_save_a_tenth_of_the_operations(
     cls: type[torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch

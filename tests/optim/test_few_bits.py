@@ -13,7 +13,7 @@ from optim.test_precision import COLUMNS, ROWS, cosines, steps, stream
 from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 from sketchy.core import quantize
 from sketchy.core.axes import fold, unfold
-from sketchy.core.tasks import run
+from sketchy.core.tasks import readable, run
 from sketchy.core.tuned import sizes
 from sketchy.optim import SMALL
 from sketchy.optim.stack import Stack
@@ -110,7 +110,8 @@ def test_four_bits_are_the_plain_rule_and_a_step_uses_unrounded_momentum(name: s
             optimizer.step()
             now = snapshot(optimizer)
             changed = {key for key in old if not torch.equal(old[key], now[key])}
-            assert changed == {"0.0.skipped"}
+            # elsewhere the host doesn't know that a step was skipped
+            assert changed == ({"0.0.skipped"} if readable(p) else {"0.0.skipped", "0.0.turn"})
             continue
         M = 0.9 * M + 0.1 * p.grad
         optimizer.step()

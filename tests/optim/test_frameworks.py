@@ -120,7 +120,7 @@ def test_a_scheduler_and_a_tensor_rate_equal_a_scheduler_and_a_number(case: Case
 def test_autocast_around_a_step_changes_nothing(case: Case) -> None:
     params = weights()
     optimizer = case.make(params)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(params[0].device.type, torch.bfloat16):
         advance(optimizer, params, range(4))
     assert_same(snapshot(optimizer), run(case))
 
@@ -129,7 +129,7 @@ def test_autocast_around_a_step_changes_nothing(case: Case) -> None:
 def test_grad_scaler_unscales_and_its_skipped_steps_do_not_count(case: Case) -> None:
     params, twins = weights(), weights()
     scaled, plain = case.make(params), case.make(twins)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100)
+    scaler = torch.amp.GradScaler(params[0].device.type, init_scale=4.0, growth_interval=100)
     for step in range(4):
         for i, p in enumerate(params):
             p.grad = gradient(p, i, step) * 4.0

@@ -11,6 +11,8 @@ from torch import nn
 import sketchy
 from sketchy.analysis.operations import Launches, Passes
 
+pytestmark = pytest.mark.cpu_only("on meta tensors, as everywhere")
+
 # Of a GPT with any number of layers. Lower them when a step gets better.
 MOST = {"SketchySOAP": 980, "SketchyShampoo": 690}
 WIDTH, RANK = 768, 64

@@ -15,6 +15,8 @@ from torch import nn
 from optim.optimizers import BF16, CASES, CLASSES, F16, F32, F64, Case, advance, gradient, weights
 from sketchy import SketchyShampoo, SketchySOAP
 
+pytestmark = pytest.mark.cpu_only("it measures the memory of the CPU")
+
 ODD = ((1, 1), (1, 7, 1), (3, 1, 5), (2, 2, 2, 2), (17, 3), (3, 17), (13,), (), (0,), (5, 0, 2), (9, 8))
 
 

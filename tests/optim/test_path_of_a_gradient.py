@@ -10,6 +10,7 @@ from optim.path_of_a_gradient import traced
 LONGEST = {"SketchyShampoo": (27, 194, 4), "SketchySOAP": (30, 307, 6)}
 
 
+@pytest.mark.cpu_only("it counts calls on the CPU's path")
 @pytest.mark.parametrize("name", LONGEST)
 def test_one_gradient_passes_few_files_calls_and_records(name: str) -> None:
     path = traced(name)

@@ -12,6 +12,8 @@ from optim.optimizers import BF16, CASES, F32, Case, assert_near, gradient, run
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.core.tuned import sizes
 
+pytestmark = pytest.mark.cpu_only("it measures the memory of the CPU")
+
 COUNT, SHAPE, RANK = 4, (512, 384), 8
 STACK = COUNT * SHAPE[0] * SHAPE[1] * 4
 BASES = COUNT * RANK * sum(SHAPE) * 4

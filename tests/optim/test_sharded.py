@@ -10,6 +10,8 @@ from sharded import KINDS, SHAMPOO, SOAP, Setup, check_layouts, expected
 
 from ranks import on_ranks
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 
 def compare(world: int, setups: list[Setup]) -> None:
     """All layouts on so many ranks take the steps of one process."""

@@ -12,6 +12,8 @@ from sharded import KINDS, SHAMPOO, SOAP, Setup, check_layouts, expected
 
 from ranks import on_threads
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 CASES = [Setup(*case, kind, 5) for case, kind in zip(SHAMPOO + SOAP, cycle(KINDS), strict=False)]
 IN_FLOAT32 = [Setup(*case, "plain", 4, torch.float32) for case in (SHAMPOO[0], SOAP[0])]
 

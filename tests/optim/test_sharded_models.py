@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import sketchy
 from ranks import on_ranks
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 F64, BF16 = torch.float64, torch.bfloat16
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"rank": 3}),

@@ -15,6 +15,8 @@ from sketchy.analysis.traffic import Message, on_ranks
 from sketchy.core import linalg, spread
 from sketchy.core.tasks import run, without_reading
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 M, N, L = 256, 192, 16
 
 

@@ -14,6 +14,8 @@ from optim.test_sharded_models import F64, Net, assert_same, descend, made, net,
 from ranks import on_ranks
 from sketchy.optim.sharding import check_backends
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 CASES: list[tuple[str, dict[str, Any]]] = [("SketchyShampoo", {"rank": 3}), ("SketchySOAP", {"rank": 3})]
 
 

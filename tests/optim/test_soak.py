@@ -41,6 +41,7 @@ def test_the_results_are_within_the_limits() -> None:
         check_loss(row)
 
 
+@pytest.mark.cpu_only("it measures the memory of the CPU")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_short_run_has_the_same_checks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "PERIOD", 10)

@@ -11,6 +11,8 @@ import sketchy
 from optim.test_sharded_models import assert_same, descend, net
 from ranks import on_ranks
 
+pytestmark = pytest.mark.cpu_only("its ranks are threads or processes")
+
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"rank": 3}),
     ("SketchySOAP", {"rank": 3, "momentum_dtype": "int8"}),

@@ -14,6 +14,7 @@ import torch
 import sketchy
 from checks import assert_close
 
+DEVICE = torch.get_default_device()
 SAVED: dict[str, Any] = torch.load(Path(__file__).with_name("unnamed-checkpoints.pt"), weights_only=True)
 
 
@@ -30,7 +31,7 @@ def told_of_new_defaults(name: str) -> AbstractContextManager[Any]:
 @pytest.mark.parametrize("name", SAVED)
 def test_a_checkpoint_without_a_name_goes_on_as_it_did(name: str) -> None:
     saved = SAVED[name]
-    params = [torch.nn.Parameter(weight.clone()) for weight in saved["weights"]]
+    params = [torch.nn.Parameter(w.to(DEVICE, copy=True)) for w in saved["weights"]]
     optimizer = getattr(sketchy, name)(params, lr=1.0)
     with told_of_new_defaults(name):
         optimizer.load_state_dict(saved["state_dict"])
@@ -39,7 +40,7 @@ def test_a_checkpoint_without_a_name_goes_on_as_it_did(name: str) -> None:
             p.grad = gradient(p, i, step)
         optimizer.step()
     for p, expected in zip(params, saved["after"], strict=True):
-        assert_close(p.detach(), expected, scale=1.0, tolerance=1e-5)
+        assert_close(p.detach().cpu(), expected.cpu(), scale=1.0, tolerance=1e-5)
     assert optimizer.state_dict()["param_groups"][0]["sketchy_optimizer"] == name
 
 

@@ -100,6 +100,7 @@ def test_beta2_acts_per_observed_gradient(cls: Any, beta2: float) -> None:
     assert_near(sketch(every_third, p), sketch(plain, q), 1e-10)
 
 
+@pytest.mark.cpu_only("elsewhere the host doesn't know that a step was skipped")
 @every_class
 def test_a_skipped_gradient_or_none_does_not_use_up_a_turn(case: Case) -> None:
     """The period counts a parameter's own good gradients."""

@@ -76,7 +76,7 @@ def empty(
     *,
     batch: tuple[int, ...] = (),
     dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
 ) -> Sketch:
     """The empty sketch, B₀ = 0 (Alg. 1). ``rank`` is clipped to ``dim``."""
     rank = min(rank, dim)

@@ -78,13 +78,15 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
     if isinstance(domain, Simplex):
         low, sums = np.zeros(d), {"A_eq": np.repeat([1.0, 0.0], [d, T])[None], "b_eq": [domain.total]}
     else:
-        size = margins.abs().amax(0).numpy()  # the solver treats small coefficients as zeros
+        size = margins.abs().amax(0).numpy(force=True)  # the solver treats small coefficients as zeros
         size[size == 0] = 1
     if isinstance(domain, Box):
-        low, high = (size * end.expand(d).numpy() for end in (domain.low, domain.high))
+        low, high = (size * end.expand(d).numpy(force=True) for end in (domain.low, domain.high))
     found = optimize.linprog(
         np.repeat([0.0, 1.0], [d, T]),
-        A_ub=sparse.hstack([sparse.csr_array(-margins.numpy() / size), -sparse.eye_array(T)], format="csr"),
+        A_ub=sparse.hstack(
+            [sparse.csr_array(-margins.numpy(force=True) / size), -sparse.eye_array(T)], format="csr"
+        ),
         b_ub=-np.ones(T),
         bounds=np.stack([np.append(low, np.zeros(T)), np.append(high, np.full(T, np.inf))], 1),
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
@@ -92,8 +94,8 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
     )
     if found.x is None:
         raise ValueError(f"no best point found for the hinge loss: {found.message}")
-    x = domain.project(torch.from_numpy(found.x[:d] / size).unsqueeze(0), None)[0]
-    return x, torch.from_numpy(-found.ineqlin.marginals).clamp(0, 1)
+    x = domain.project(margins.new_tensor(found.x[:d] / size).unsqueeze(0), None)[0]
+    return x, margins.new_tensor(-found.ineqlin.marginals).clamp(0, 1)
 
 
 def _in_ball(margins: Tensor, ball: Ball, most_steps: int = 300) -> tuple[Tensor, Tensor]:
