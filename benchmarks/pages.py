@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, rate_transfer, rounding, soak
+from benchmarks.quality import ablation, compare, rate_transfer, rounding, soak, sweeps
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
@@ -99,6 +99,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sharded estimate": lambda: sharded_estimate.Estimate(sharded_estimate.Options()).markdown(),
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
     "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
+    "sweeps": partial(sweeps.table, RESULTS),
     "soak": lambda: soak.page(RESULTS / soak.FILE),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
