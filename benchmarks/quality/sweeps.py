@@ -14,6 +14,7 @@ from sketchy.experiments.quality_table import around
 
 TASKS = ("charlm", "autoencoder")
 RANK = 32
+SUFFIX = "_sweeps"  # of the names of these variants, which are shown in this table only
 
 
 def table(directory: Path) -> str:
@@ -23,7 +24,7 @@ def table(directory: Path) -> str:
         results = quality.load(directory / f"quality-{task}.jsonl")
         found = {each.variant: each for each in quality.tuned(results)}
         for kind in ("sketchy_soap", "sketchy_shampoo"):
-            usual, swept = found.get(Variant(kind, RANK)), found.get(Variant(f"{kind}_sweeps", RANK))
+            usual, swept = found.get(Variant(kind, RANK)), found.get(Variant(f"{kind}{SUFFIX}", RANK))
             if usual is not None and swept is not None and usual.records and swept.records:
                 lines.append([task, names.shown(kind, RANK), *_cells(usual, swept)])
     if not lines:
