@@ -98,3 +98,26 @@ def test_on_a_drifting_stream_the_error_is_nearly_that_of_the_eigenproblem(rng):
             B = states[solver].factor().double()
             errors[solver] += norm(C - B @ B.mT) / norm(C) * (t >= 20)
     assert errors["sweeps"] <= 1.4 * errors["subspace"], errors
+
+
+@pytest.mark.parametrize("c", [2.0**66, 2.0**-66])
+def test_extreme_streams_are_certified_like_moderate_ones(c, rng):
+    states = [sketch.empty(6, 6, batch=(1,)) for _ in range(2)]
+    thin = [sketch.empty(6, 3) for _ in range(2)]
+    for _ in range(3):
+        A = torch.randn(1, 6, 4, generator=rng)
+        for i, scale in enumerate((1.0, c)):
+            states[i] = run(dense.update_task(states[i], scale * A, beta2=0.9, sweeps=True))
+            thin[i] = sketch.update(thin[i], scale * A[0], beta2=0.9, solver="sweeps")
+    for moderate, extreme in (states, thin):
+        assert float(moderate.error_bound) > 1e-6 * float(moderate.eigenvalues.max())  # sweeps left something
+        for name in ("eigenvalues", "error_bound"):
+            one, other = getattr(moderate, name), getattr(extreme, name) / c**2
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-9)
+
+
+def test_a_rounded_basis_is_orthonormal_again_after_an_update(rng):
+    U = torch.linalg.qr(torch.randn(5, 5, generator=rng, dtype=F64))[0]
+    U = U + 1e-3 * torch.randn(5, 5, generator=rng, dtype=F64)
+    _, Z, _ = dense._rotated(U.unsqueeze(0), positive(5, rng, batch=1))
+    assert orthonormality(Z) < 1e-12

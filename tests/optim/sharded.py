@@ -37,6 +37,7 @@ SHAMPOO: list[tuple[str, dict[str, Any]]] = [
 SOAP: list[tuple[str, dict[str, Any]]] = [
     ("SketchySOAP", {"rank": 3}),
     ("SketchySOAP", {"rank": 64}),
+    ("SketchySOAP", {"rank": 3, "solver": "sweeps"}),
     ("SketchySOAP", {"rank": 3, "polar": 2, "update_every": 2, "weight_decay": 0.1}),
     ("SketchySOAP", {"rank": 2, "momentum_dtype": "int8", "graft": None}),
     ("SketchySOAP", {"rank": 2, "momentum_dtype": "int4"}),
