@@ -13,7 +13,6 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.results import RESULTS
-from benchmarks.quality import sweeps
 from benchmarks.quality.compare import title
 from benchmarks.quality.front_plot import Point, draw
 from benchmarks.quality.runs import Budget, load_budget
@@ -74,8 +73,7 @@ class Front:
         if not (results := load(path)):
             raise SystemExit(f"benchmarks.quality.front: no runs in {path}; benchmarks.quality makes them")
         steps = next(iter(of_usual_length(results))).steps
-        found = [each for each in tuned(results) if not each.variant.optimizer.endswith(sweeps.SUFFIX)]
-        return cls(task, steps, load_budget(path), in_order(found))
+        return cls(task, steps, load_budget(path), in_order(tuned(results)))
 
     def markdown(self) -> str:
         names, lines = table(self.found)

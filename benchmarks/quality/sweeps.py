@@ -1,6 +1,7 @@
 """Losses with ``solver="sweeps"``, beside those with eigenproblems: a table for the docs.
 
 python -m benchmarks.quality charlm --optimizers sketchy_soap_sweeps sketchy_shampoo_sweeps --ranks 32
+    --rates 1 --out benchmarks/results/sweeps-charlm.jsonl
 """
 
 import math
@@ -14,17 +15,17 @@ from sketchy.experiments.quality_table import around
 
 TASKS = ("charlm", "autoencoder")
 RANK = 32
-SUFFIX = "_sweeps"  # of the names of these variants, which are shown in this table only
 
 
 def table(directory: Path) -> str:
     """A row for each task and optimizer; without results, a sentence."""
     lines = []
     for task in TASKS:
-        results = quality.load(directory / f"quality-{task}.jsonl")
+        files = (directory / f"{kind}-{task}.jsonl" for kind in ("quality", "sweeps"))
+        results = {run: record for file in files for run, record in quality.load(file).items()}
         found = {each.variant: each for each in quality.tuned(results)}
         for kind in ("sketchy_soap", "sketchy_shampoo"):
-            usual, swept = found.get(Variant(kind, RANK)), found.get(Variant(f"{kind}{SUFFIX}", RANK))
+            usual, swept = found.get(Variant(kind, RANK)), found.get(Variant(f"{kind}_sweeps", RANK))
             if usual is not None and swept is not None and usual.records and swept.records:
                 lines.append([task, names.shown(kind, RANK), *_cells(usual, swept)])
     if not lines:
