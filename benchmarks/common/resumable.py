@@ -47,7 +47,7 @@ def resumable(
             raise ValueError(f"out={str(out)!r}: is a directory; give a file")
         out.parent.mkdir(parents=True, exist_ok=True)
         _keep(part, [row for row in _pieces(part) if row["run"]["code"] == this_code])
-    now, done = set(), set()
+    now = set()
 
     def do(piece: Piece) -> Any:
         now.add(piece.name)
@@ -57,13 +57,14 @@ def resumable(
         for piece, result in finished(planned, part, do, anew=False):
             if piece.name not in now:
                 print(f"{piece.name}: already measured, kept in {part}", file=sys.stderr)
-            done.add(piece.name)
             yield piece.name, result
 
     try:
         yield pieces()
     except KeyboardInterrupt:
-        _keep(part, _pieces(part))
+        kept = _pieces(part)  # a piece may have been written just before
+        _keep(part, kept)
+        done = [p for p in planned if any(asdict(p).items() <= row["run"].items() for row in kept)]
         share = f"{len(done)} of {len(planned)} pieces are done"
         print(f"{command}: stopped; the same command continues from here ({share})", file=sys.stderr)
         raise SystemExit(130) from None
