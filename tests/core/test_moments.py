@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 from cases import F32, F64
 from checks import assert_close
 from ranks import cut, on_threads
-from sketchy.core import moments
+from sketchy.core import moments, row_norms
 from sketchy.core.extremes import energies
 from sketchy.core.spread import Spreads, part
 from sketchy.core.tasks import run
@@ -133,7 +133,7 @@ def test_the_factored_moment_of_nothing_gives_no_step():
 def test_normalized_directions_of_any_size_keep_their_length(size, rng):
     D = size * torch.randn(1, 6, 5, generator=rng, dtype=F64)
     X, one = D.clone(), torch.ones(1, dtype=F64)
-    X, _, scale, _ = run(moments.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one))
+    X, _, scale, _ = run(row_norms.normalize_rows_(X, one, torch.zeros(1, 6, dtype=F64), 0.9, one))
     assert_close((scale * X).norm() / D.norm(), one, scale=1, tolerance=1e-12)
 
 
@@ -147,7 +147,7 @@ def test_normalized_rows_have_equal_lengths_at_last_and_the_direction_keeps_its_
     for _ in range(3):
         count = count + 1
         X = D.clone()
-        X, moment, new, _ = run(moments.normalize_rows_(X, factor, moment, 0.9, count))
+        X, moment, new, _ = run(row_norms.normalize_rows_(X, factor, moment, 0.9, count))
         found = X * new.reshape(2, 1, 1)
         length = (D * factor.reshape(2, 1, 1)).norm(dim=(1, 2))
         assert_close(found.norm(dim=(1, 2)) / length, torch.ones(2), scale=1, tolerance=1e-12)
@@ -164,7 +164,7 @@ def test_rows_of_a_direction_in_any_memory_layout_are_normalized(rng):
     moved = D.movedim(1, 3).contiguous().movedim(3, 1)
     one, zero = torch.ones(1, dtype=F64), torch.zeros(1, 6, dtype=F64)
     (found, _, scale, _), (expected, _, same, _) = (
-        run(moments.normalize_rows_(X, one, zero, 0.9, one)) for X in (moved, D.clone())
+        run(row_norms.normalize_rows_(X, one, zero, 0.9, one)) for X in (moved, D.clone())
     )
     assert_close(scale * found, same * expected, scale=1, tolerance=1e-12)
 
@@ -174,7 +174,7 @@ def test_before_its_first_direction_and_for_zeros_nothing_is_normalized(rng):
     D[2] = 0
     X, count = D.clone(), torch.tensor([0.0, 1.0, 1.0])
     X, moment, scale, energy = run(
-        moments.normalize_rows_(X, torch.ones(3, dtype=F64), torch.zeros(3, 4, dtype=F64), 0.9, count)
+        row_norms.normalize_rows_(X, torch.ones(3, dtype=F64), torch.zeros(3, 4, dtype=F64), 0.9, count)
     )
     assert torch.equal(X[0], D[0]) and (moment[0] == 0).all() and scale[0] == 1
     assert not torch.equal(X[1], D[1])
@@ -237,7 +237,7 @@ def of_parts(X: Tensor, R: Tensor, own: Callable[..., Tensor], spreads: Spreads)
     a = run(moments.row_roots(rows, filled, EPS, math.prod(X.shape[1:]), spreads[0]))
     factors = run(moments.factored_roots(rows, columns, filled, EPS, spreads))
     before = own(R[..., 0], 0)
-    direction, moment, scale, _ = run(moments.normalize_rows_(x.clone(), one, before, DECAY, two, spreads))
+    direction, moment, scale, _ = run(row_norms.normalize_rows_(x.clone(), one, before, DECAY, two, spreads))
     return {
         "adam": run(moments.divide_by_root(x, root, filled, EPS, spreads=spreads)),
         "its length": run(moments.length_over_root(x, root, filled, EPS, spreads=spreads)),
@@ -319,7 +319,7 @@ def test_a_direction_that_does_not_count_or_has_no_length_leaves_the_moments_of_
     scale, count = torch.tensor([1.0, 0.0], dtype=F64), torch.tensor([0.0, 1.0])
     for size in (0.0, 1.0):
         before = size * torch.rand(2, 4, generator=rng, dtype=F64)
-        X, moment, same, _ = run(moments.normalize_rows_(D.clone(), scale, before, 0.9, count))
+        X, moment, same, _ = run(row_norms.normalize_rows_(D.clone(), scale, before, 0.9, count))
         assert torch.equal(X[0], D[0]) and same[0] == 1.0 and same[1] == 0.0
         assert torch.equal(moment[0], before[0])
         assert_close(moment[1], 0.9 * before[1], scale=1, tolerance=1e-15)

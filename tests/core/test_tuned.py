@@ -8,7 +8,7 @@ from torch import Tensor
 
 from checks import assert_close
 from optim.optimizers import CASES, F64, Case, gradient
-from sketchy.core import extremes, linalg, moments, preconditioner, sketch
+from sketchy.core import directions, extremes, linalg, moments, preconditioner
 from sketchy.core.tuned import panels, products
 from sketchy.optim import descend
 
@@ -49,7 +49,7 @@ def test_every_tuned_product_has_a_plain_form() -> None:
 def test_plain_formulas_give_the_same_steps(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     tuned = train(case)
     replaced = set()
-    for module in (extremes, linalg, moments, preconditioner, sketch):
+    for module in (directions, extremes, linalg, moments, preconditioner):
         for name, plain in {**PLAIN, "panels": whole}.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, plain)

@@ -7,27 +7,20 @@ Gradients may be float32. Squared quantities (eigenvalues, masses, bounds) are a
 l numbers, and they leave float32's range when gradients reach 1e-20 or 1e20.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sketchy.core import certificate
+from sketchy.core import certificate, directions
 from sketchy.core.extremes import divide, extreme_scale, frobenius, power_of_two
 from sketchy.core.linalg import (
     fill,
     gaussian,
-    gram_factor,
-    left_singular,
-    left_singular_by_products,
-    nearly_singular,
-    orthonormal_parts,
 )
-from sketchy.core.spread import WHOLE, Spread, Spreads, size, total
+from sketchy.core.spread import Spread, size
 from sketchy.core.tasks import Request, Task, Unread, launch, readable, run
-from sketchy.core.tuned.products import add_product_, by_rows, product, solve_transposed_
 
 if TYPE_CHECKING:
     from sketchy.core.whitening import Whitened
@@ -189,7 +182,11 @@ def _fd_update(
     decay = {"beta2": beta2}
     weights, root = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     # Alg. 1, lines 3-4: leading directions of C'
-    Z, sigma, *apart = yield from _STEPS[solver](U, weights, root, A, whitened, spreads, over)
+    if solver == "exact":
+        (Z, sigma), apart = directions.exact(U, root, A, spreads), []
+    else:
+        T = yield from directions.power_step(U, weights, root, A, whitened, spreads, over)
+        Z, sigma, *apart = yield from directions.POWER[solver](T, spreads)
     shape = sketch.dim, size(A.shape[-1], columns)
     rounding = certificate.rounding(A, shape, traced=solver != "exact")
     cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
@@ -248,99 +245,6 @@ def _cut_whitened(
     return _cut(sigma, *others, beta2=beta2, top=torch.maximum(sigma[..., 0].double(), noise))
 
 
-def _exact_step(
-    U: Tensor, weights: Tensor, root: Tensor, A: Tensor, whitened: None, spreads: Spreads, over: None
-) -> Task[tuple[Tensor, Tensor]]:
-    """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
-    yield from ()
-    assert spreads == WHOLE, "only the subspace solver works on parts"
-    return left_singular(torch.cat([U * root.unsqueeze(-2), A], dim=-1), U.shape[-1])
-
-
-def _subspace_step(
-    U: Tensor,
-    weights: Tensor,
-    root: Tensor,
-    A: Tensor,
-    whitened: "Whitened | None",
-    spreads: Spreads,
-    over: Tensor | None,
-) -> Task[tuple[Tensor, Tensor]]:
-    """One warm-started block power step and a Rayleigh-Ritz projection for M Mᵀ (as Sec. 6 hopes for).
-
-    The projection is in the row space. Let Q be an orthonormal basis of Mᵀ U. The new factor is M Q, whose
-    columns span C' U, the result of the power step. It is the Nyström approximation of C' from U.
-    M Q Qᵀ Mᵀ ⪯ C' holds for any Q, so B Bᵀ ⪯ C still holds, and the error can be bounded by its trace.
-    """
-    T = yield from _power_step(U, weights, root, A, whitened, spreads, over)
-    return (yield from left_singular_by_products(T, spreads))
-
-
-def _sweeps_step(
-    U: Tensor,
-    weights: Tensor,
-    root: Tensor,
-    A: Tensor,
-    whitened: "Whitened | None",
-    spreads: Spreads,
-    over: Tensor | None,
-) -> Task[tuple[Tensor, Tensor, Tensor]]:
-    """`_subspace_step` with sweeps in the place of the eigenproblem, and what they leave.
-
-    This adds to the error, and B Bᵀ ⪯ C holds only up to it.
-    """
-    T = yield from _power_step(U, weights, root, A, whitened, spreads, over)
-    return (yield from nearly_singular(T, spreads))
-
-
-def _power_step(
-    U: Tensor,
-    weights: Tensor,
-    root: Tensor,
-    A: Tensor,
-    whitened: "Whitened | None",
-    spreads: Spreads,
-    over: Tensor | None,
-) -> Task[Tensor]:
-    """M Q of `_subspace_step`."""
-    own, columns = spreads
-    # K: the lower rows of Mᵀ U; the upper ones are diag(√λ). A right is the lower part of M Mᵀ U.
-    if whitened is None:
-        K = by_rows((yield from total(product(A.mT, U), own)))
-        K = right = K if over is None else (yield from launch(divide, K, over))
-    else:
-        K, right = yield from whitened.W.twice(whitened.product)
-    found = yield from gram_factor(K, weights, (columns, own))  # of Uᵀ C' U
-    if found is not None:
-        assert over is None, "values of A are only known where A was divided"
-        T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
-        return solve_transposed_(T, found[0])  # C' U L⁻ᵀ
-    l = U.shape[-1]
-    Q = yield from orthonormal_parts(K, (columns, own), (yield from launch(torch.diag_embed, root)))
-    lower = Q[..., l:, :]
-    lower = lower if whitened is None else (yield from whitened.W.apply(lower))
-    lower = lower if over is None else (yield from launch(divide, lower, over))
-    new = yield from total(A @ lower, columns)
-    return (yield from launch(_added, new, U, root, Q[..., :l, :]))
-
-
-def _added(new: Tensor, U: Tensor, root: Tensor, Q: Tensor) -> Tensor:
-    """New + U diag(root) Q."""
-    return new + U @ (root.unsqueeze(-1) * Q)
-
-
-def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Task[Tensor]:
-    """Y + A X, where the columns of A may be spread. Y may be overwritten."""
-    if columns is None:
-        return add_product_(Y, A, X)
-    return Y.add_((yield from total(product(A, X), columns)))
-
-
-_STEPS: dict[str, Callable[..., Task[tuple[Tensor, ...]]]] = {
-    "exact": _exact_step,
-    "subspace": _subspace_step,
-    "sweeps": _sweeps_step,
-}
 SOLVERS = ("exact", "subspace")  # of streams; training has sweeps, too
 
 

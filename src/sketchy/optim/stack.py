@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from sketchy.core.spread import Spread, part, total
 from sketchy.core.tasks import Request, Task, batches, gather, launch, read, within
 from sketchy.optim.descend import descend_
 from sketchy.optim.slots import Meaning, State
+from sketchy.optim.stacked import Copied, Stacked, stacked
 
 if TYPE_CHECKING:
     from sketchy.optim.plan import Plan
@@ -276,52 +277,6 @@ class Stack:
             launch(_select, which, values[name], old[name]) for name, which in zip(values, good, strict=True)
         )
         return dict(zip(values, (yield from gather(tasks)), strict=True))
-
-
-@dataclass(frozen=True, eq=False)
-class Stacked(Request):
-    """A request for K tensors in one, (K, ...) or joined. Those of one dtype take a single copy."""
-
-    joins: ClassVar[bool] = False
-    cat: bool = False  # whether the first dimensions are joined
-
-    @property
-    def key(self) -> Any:
-        return Stacked, self.tensors[0].dtype, self.tensors[0].device
-
-    @classmethod
-    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        flat = torch.cat([x.reshape(-1) for request in requests for x in request.tensors])
-        pieces = flat.split_with_sizes([sum(x.numel() for x in request.tensors) for request in requests])
-        found = []
-        for request, piece in zip(requests, pieces, strict=True):
-            (first, *_), count = request.tensors, len(request.tensors)
-            shape = (count * len(first), *first.shape[1:]) if request.cat else (count, *first.shape)
-            found.append(piece.view(shape))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Copied(Request):
-    """A request to copy ``sources`` into the tensors, one by one."""
-
-    joins: ClassVar[bool] = False
-    sources: Sequence[Tensor] = ()
-
-    @property
-    def key(self) -> Any:
-        return Copied, self.tensors[0].dtype, self.tensors[0].device
-
-    @classmethod
-    def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[None]:
-        targets = [x for request in requests for x in request.tensors]
-        torch._foreach_copy_(targets, [x for request in requests for x in request.sources])
-        return [None] * len(requests)
-
-
-def stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack K tensors to (K, ...). The result for a single tensor is a view."""
-    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))
 
 
 def _squared(lengths: Tensor) -> tuple[Tensor, Tensor]:

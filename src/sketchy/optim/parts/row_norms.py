@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sketchy.core import moments
+from sketchy.core import row_norms
 from sketchy.core.tasks import Task
 from sketchy.optim.parts.contracts import WeightSpec
 from sketchy.optim.slots import FLOAT64, Meaning, Slots
@@ -31,7 +31,7 @@ class RowNorms:
         # directions before start_step were the graft's: they don't count, and change nothing
         before = stack.group["start_step"] - 1
         count = (stack.steps - before).clamp(min=0) if before and stack.plan.waits else stack.steps
-        direction, moment, scale, energy = yield from moments.normalize_rows_(
+        direction, moment, scale, energy = yield from row_norms.normalize_rows_(
             direction, scale, stack["direction_moment"], stack.group["row_norm"], count, stack.spreads
         )
         stack["direction_moment"] = moment
