@@ -22,7 +22,7 @@ def test_singular_vectors_by_products_equal_the_svd(kind, dtype, rng):
     if kind == "zero":
         T = T * 0
     T = T.to(dtype)
-    U, sigma = run(linalg.left_singular_by_products(T))
+    U, sigma, *_ = run(linalg.left_singular_by_products(T))
     eps = torch.finfo(dtype).eps
     assert orthonormality(U) < 40 * eps
     lam = sigma.double().square()
@@ -137,9 +137,11 @@ def test_on_an_accelerator_orthonormal_columns_are_gram_schmidts(blind, rng):
 @pytest.mark.parametrize("shape", [(2, 30, 6), (9, 9)])
 def test_on_an_accelerator_singular_vectors_equal_the_svds(blind, shape, rng):
     T = 1e-4 * torch.randn(shape, generator=rng) * 0.5 ** torch.arange(shape[-1])
-    U, sigma = run(linalg.left_singular_by_products(T))
+    U, sigma, *_ = run(linalg.left_singular_by_products(T))
     assert_close(sigma, torch.linalg.svdvals(T.double()), scale=sigma.max(), tolerance=1e-6)
-    assert orthonormality(U) < 1e-5
+    assert orthonormality(U) < 1e-3
+    U = run(linalg.fill(U, sigma > 0))
+    assert orthonormality(U) < 5e-6
     rebuilt = U.double() * sigma.double().square().unsqueeze(-2) @ U.double().mT
     assert_close(rebuilt, T.double() @ T.double().mT, scale=sigma.max() ** 2, tolerance=1e-5)
 
@@ -171,7 +173,7 @@ def test_matrices_in_parts_are_decomposed_as_whole_ones(accelerator, dependent, 
     live = torch.tensor([[True, True, False, False]]).expand(2, -1)
     factor, joined = run(linalg.gram_factor(M)), run(linalg.orthonormal_parts(M, WHOLE, above))
     Q, filled = run(linalg.orthonormal_parts(M, WHOLE)), run(linalg.fill(linalg.orthonormal(M), live))
-    U, sigma = run(linalg.left_singular_by_products(M))
+    U, sigma, *_ = run(linalg.left_singular_by_products(M))
     assert (factor is None) == (accelerator or dependent)
 
     def check() -> None:
@@ -183,7 +185,7 @@ def test_matrices_in_parts_are_decomposed_as_whole_ones(accelerator, dependent, 
             assert_close(found[0], factor[0], scale=factor[0].abs().max(), tolerance=1e-6)
         found = run(linalg.orthonormal_parts(own, spreads, above))
         assert_close(found, torch.cat([joined[:, :3], joined[:, 3 + rows]], 1), scale=1, tolerance=1e-4)
-        left, values = run(linalg.left_singular_by_products(own, spreads))
+        left, values, *_ = run(linalg.left_singular_by_products(own, spreads))
         assert_close(values, sigma, scale=sigma.max(), tolerance=1e-6)
         assert_close(
             (left * values.unsqueeze(-2)).abs(),
@@ -200,5 +202,5 @@ def test_matrices_in_parts_are_decomposed_as_whole_ones(accelerator, dependent, 
 
 
 def test_on_an_accelerator_the_singular_vectors_of_zero_are_finite(blind):
-    U, sigma = run(linalg.left_singular_by_products(torch.zeros(8, 3)))
+    U, sigma, *_ = run(linalg.left_singular_by_products(torch.zeros(8, 3)))
     assert torch.equal(U, torch.zeros(8, 3)) and torch.equal(sigma, torch.zeros(3))

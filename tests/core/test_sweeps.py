@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cases import F32, F64, STREAMS, stream
 from checks import assert_close, norm, orthonormality
-from sketchy.core import dense, linalg, sketch
+from sketchy.core import cholesky_qr, dense, sketch
 from sketchy.core.tasks import run
 
 
@@ -24,7 +24,7 @@ def unit(M: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("power", [0.0, 1.0, 4.0])
 def test_sweeps_rotate_a_matrix_and_bound_what_they_leave(power, rng):
     M = positive(8, rng, power=power)
-    V, values, apart = linalg.swept(unit(M), M.clone())
+    V, values, apart = cholesky_qr.swept(unit(M), M.clone())
     assert orthonormality(V) < 1e-10
     assert (values.diff(dim=-1) <= 0).all()
     left = M - (V * values.unsqueeze(-2)) @ V.mT
@@ -34,16 +34,16 @@ def test_sweeps_rotate_a_matrix_and_bound_what_they_leave(power, rng):
 
 
 def test_many_sweeps_find_the_eigenvalues(rng, monkeypatch):
-    monkeypatch.setattr(linalg, "_SWEEPS", 60)
+    monkeypatch.setattr(cholesky_qr, "_SWEEPS", 60)
     M = positive(6, rng, power=2.0)
-    _, values, apart = linalg.swept(unit(M), M.clone())
+    _, values, apart = cholesky_qr.swept(unit(M), M.clone())
     assert_close(values, torch.linalg.eigvalsh(M).flip(-1), scale=1.0, tolerance=1e-10)
     assert (apart < 1e-10).all()
 
 
 def test_what_is_already_diagonal_stays(rng):
     values = torch.tensor([[4.0, 2.0, 1.0, 0.0]], dtype=F64)
-    V, found, apart = linalg.swept(unit(values.diag_embed()), values.diag_embed())
+    V, found, apart = cholesky_qr.swept(unit(values.diag_embed()), values.diag_embed())
     assert_close(found, values, scale=4.0, tolerance=1e-12)
     assert_close(V.abs(), unit(V), scale=1.0, tolerance=1e-6)
     assert float(apart) < 1e-10

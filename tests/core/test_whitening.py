@@ -148,9 +148,9 @@ def test_rounding_noise_of_a_low_rank_stream_does_not_count_as_directions():
 def test_directions_below_the_rounding_errors_of_whitened_products_are_cut():
     """These errors are relative to the noise of the products, or to the largest σ if that is larger."""
     sigma, zero = torch.tensor([[4.0, 1.0, 0.25]], dtype=F64), torch.zeros(1, dtype=F64)
-    old = torch.full((1,), 5.0, dtype=F64), sigma.new_zeros(1, 3), zero, zero, 1e-3, 0.0
-    plain = core._cut(sigma, *old, beta2=0.9)
+    old, rounding = (torch.full((1,), 5.0, dtype=F64), sigma.new_zeros(1, 3), zero, zero), (1e-3, 0.0)
+    plain = core._cut(sigma, *old, *rounding, beta2=0.9)
     for noise, live in ((0.0, 3), (0.5 / (core.NOISE * torch.finfo(F64).eps), 2)):
-        found = core._cut_whitened(zero + noise, sigma, *old, beta2=0.9)
+        found = core._cut(sigma, *old, zero + noise, *rounding, beta2=0.9, names=("noise",))
         assert found[3].sum() == live
         assert noise or all(map(torch.equal, found[:4], plain[:4]))

@@ -7,9 +7,9 @@ longer than the rank, it is smaller and cheaper than a sketch, and it is exact.
 import torch
 from torch import Tensor
 
+from sketchy.core.cholesky_qr import NOISE, swept
 from sketchy.core.extremes import divide, extreme_scale, frobenius
-from sketchy.core.linalg import swept
-from sketchy.core.sketch import NOISE, Sketch
+from sketchy.core.sketch import Sketch
 from sketchy.core.spread import Spread, part, size, solved, total, whole
 from sketchy.core.tasks import Task, run
 from sketchy.core.tuned.sizes import COLUMNS_IN_DOUBLE
@@ -40,8 +40,8 @@ def update_task(
     """`update` as a task. ``columns``: the spread of A's columns. If A is spread, ``norm`` must be given.
 
     If rows of A lie elsewhere, they are gathered: A Aᵀ is no sum over such parts. With ``sweeps``, the basis
-    before is rotated by `linalg.swept`, and no eigenproblem is solved. What the sweeps leave is lost, and
-    counts as error.
+    before is rotated by `cholesky_qr.swept`, and no eigenproblem is solved. What the sweeps leave is lost,
+    and counts as error.
     """
     own = sketch.spread
     A = yield from whole(A, own)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sketchy.core.cholesky_qr import Singular, exactly, left_singular_by_sweeps, orthonormal_factor
 from sketchy.core.extremes import divide
 from sketchy.core.linalg import (
     gram_factor,
     left_singular,
     left_singular_by_products,
-    nearly_singular,
     orthonormal_parts,
+    unread,
 )
 from sketchy.core.spread import WHOLE, Spread, Spreads, total
 from sketchy.core.tasks import Task, launch
@@ -24,17 +25,16 @@ from sketchy.core.tuned.products import add_product_, by_rows, product, solve_tr
 if TYPE_CHECKING:
     from sketchy.core.whitening import Whitened
 
-# With sweeps, Z diag(σ²) Zᵀ ⪯ C' holds only up to the third result, which adds to the error.
-POWER: Mapping[str, Callable[[Tensor, Spreads], Task[tuple[Tensor, ...]]]] = {
+POWER: Mapping[str, Callable[[Tensor, Spreads], Task[Singular]]] = {
     "subspace": left_singular_by_products,
-    "sweeps": nearly_singular,
+    "sweeps": left_singular_by_sweeps,
 }
 
 
-def exact(U: Tensor, root: Tensor, A: Tensor, spreads: Spreads) -> tuple[Tensor, Tensor]:
+def exact(U: Tensor, root: Tensor, A: Tensor, spreads: Spreads) -> Singular:
     """The leading left singular vectors and values of M = [U√λ, A] (Sec. 6). A Aᵀ would square the errors."""
     assert spreads == WHOLE, "only power steps work on parts"
-    return left_singular(torch.cat([U * root.unsqueeze(-2), A], dim=-1), U.shape[-1])
+    return Singular(*left_singular(torch.cat([U * root.unsqueeze(-2), A], dim=-1), U.shape[-1]))
 
 
 def power_step(
@@ -45,8 +45,10 @@ def power_step(
     whitened: "Whitened | None",
     spreads: Spreads,
     over: Tensor | None,
-) -> Task[Tensor]:
+) -> Task[tuple[Tensor, Tensor | None]]:
     """T (..., d, l): one warm-started block power step and a projection for M Mᵀ (as Sec. 6 hopes for).
+
+    Return T and the doubt of `cholesky_qr`; None: there is none.
 
     The projection is in the row space. Let Q be an orthonormal basis of Mᵀ U. The new factor is T = M Q,
     whose columns span C' U, the result of the power step. T Tᵀ is the Nyström approximation of C' from U.
@@ -59,23 +61,23 @@ def power_step(
         K = right = K if over is None else (yield from launch(divide, K, over))
     else:
         K, right = yield from whitened.W.twice(whitened.product)
+    if unread(K):
+        inverse, doubt = yield from orthonormal_factor(K, weights, (columns, own))
+        right = right if over is None else (yield from launch(divide, right, over))
+        T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
+        return (yield from launch(exactly, T, inverse)), doubt
     found = yield from gram_factor(K, weights, (columns, own))  # of Uᵀ C' U
     if found is not None:
         assert over is None, "values of A are only known where A was divided"
         T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
-        return solve_transposed_(T, found[0])  # C' U L⁻ᵀ
+        return solve_transposed_(T, found[0]), None  # C' U L⁻ᵀ
     l = U.shape[-1]
-    Q = yield from orthonormal_parts(K, (columns, own), (yield from launch(torch.diag_embed, root)))
+    Q = yield from orthonormal_parts(K, (columns, own), torch.diag_embed(root))
     lower = Q[..., l:, :]
     lower = lower if whitened is None else (yield from whitened.W.apply(lower))
-    lower = lower if over is None else (yield from launch(divide, lower, over))
+    lower = lower if over is None else divide(lower, over)
     new = yield from total(A @ lower, columns)
-    return (yield from launch(_added, new, U, root, Q[..., :l, :]))
-
-
-def _added(new: Tensor, U: Tensor, root: Tensor, Q: Tensor) -> Tensor:
-    """New + U diag(root) Q."""
-    return new + U @ (root.unsqueeze(-1) * Q)
+    return new + U @ (root.unsqueeze(-1) * Q[..., :l, :]), None
 
 
 def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Task[Tensor]:

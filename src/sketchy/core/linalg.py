@@ -2,7 +2,7 @@
 
 Everything is batched over leading dimensions. The cheap method (Cholesky-QR) is used only if its pivots show
 that it is accurate. The pivots are read on the CPU only, where reading is free. On an accelerator, float32
-uses a third method: products in float64, which are accurate for all float32 inputs.
+uses a third method, `core.cholesky_qr`, which needs no reading.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sketchy.core.cholesky_qr import (
+    SAFE_SINE,
+    Singular,
+    left_singular_by_eigh,
+    orthonormal_by_products,
+)
 from sketchy.core.spread import WHOLE, Spreads, part, size, solved, total, whole
 from sketchy.core.tasks import Numbers, Request, Task, Unread, launch, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
-
-# Cholesky-QR loses about eps * cond² of orthonormality. A pivot divided by the length of its column is the
-# sine of the angle between this column and the span of the columns before it. Above this value the loss was
-# at most 50 eps in trials. In warm-started iterations the sine stays above 0.7.
-_SAFE_SINE = 0.3
 
 # If the ratio of the shortest to the longest column is smaller, squares of both don't fit float32's range.
 _UNEQUAL = 1e-8
@@ -28,15 +29,11 @@ _UNEQUAL = 1e-8
 # precision loses the smaller one.
 _GRADED = 10.0
 
-_SWEEPS = 2  # of `swept`
-_SINGULAR, _LOST = 1e-8, 1e-12  # of the trace: a shift against singular matrices, and what rounding changes
-_NOTHING = 1e-100  # below it, an eigenvalue of a stream of moderate size is zero
-
-_SHIFT = 1e-14  # added to the diagonal of a float64 Gram matrix, relative to its trace
-
 
 def gaussian(rows: int, columns: int, *, seed: int, like: Tensor) -> Tensor:
     """A (rows, columns) Gaussian matrix. It depends on the seed only, not on torch's defaults or device."""
+    if like.device.type == "meta":  # planning must not need the memory
+        return like.new_empty(rows, columns)
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device="cpu").to(like)
 
@@ -106,7 +103,7 @@ def _cholesky_(W: Tensor, plus: Tensor | None = None, *, rank: int) -> tuple[Ten
 
 def _trusted(pivots: Numbers) -> bool:
     return pivots is not None and all(
-        failed == 0 and squared_sine > _SAFE_SINE**2 and shortest > _UNEQUAL**2 * longest
+        failed == 0 and squared_sine > SAFE_SINE**2 and shortest > _UNEQUAL**2 * longest
         for failed, squared_sine, shortest, longest, *_ in pivots
     )
 
@@ -125,56 +122,17 @@ def orthonormal(M: Tensor) -> Tensor:
     return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(M).unsqueeze(-2)
 
 
-def _gram_in_double(M: Tensor, above: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """M, or [above; M], in float64, and its Gram matrix."""
-    D = M.double() if above is None else torch.cat([above.double(), M.double()], dim=-2)
-    return D, D.mT @ D
-
-
-def _divided_by(D: Tensor, L: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """D L⁻ᵀ."""
-    return torch.linalg.solve_triangular(L, D.mT, upper=False).mT.to(dtype)
-
-
-def _product_in_double(D: Tensor, V: Tensor, *, dtype: torch.dtype) -> Tensor:
-    return (D @ V).to(dtype)
-
-
-def _shifted_cholesky_(W: Tensor) -> Tensor:
-    """The Cholesky factor of a float64 Gram matrix that may be singular. W is overwritten."""
-    squares = W.diagonal(dim1=-2, dim2=-1)
-    # larger than rounding errors of W, and smaller than float32's eps squared
-    squares.add_((_SHIFT * squares.sum(-1, keepdim=True)).clamp(min=torch.finfo(W.dtype).tiny))
-    return torch.linalg.cholesky_ex(W).L
-
-
 def orthonormal_parts(M: Tensor, spreads: Spreads, above: Tensor | None = None) -> Task[Tensor]:
     """`orthonormal` for the matrix [above; M], whose rows may lie on several ranks, except those above.
 
-    ``spreads``: see `gram_factor`. On an accelerator it is Cholesky-QR in float64, and only l x l matrices
-    are sent. There, a column that depends on the columns before it (up to rounding) may be shorter than 1.
+    ``spreads``: see `gram_factor`.
     """
-
-    def joined(M: Tensor) -> Tensor:
-        return M if above is None else torch.cat([above, M], dim=-2)
-
-    if _in_double(M):
-        if above is None or spreads[0] is None:
-            D, W = yield from launch(_gram_in_double, *((M,) if above is None else (M, above)))
-            W = yield from total(W, spreads[0])
-        else:
-            _, W = _gram_in_double(M)
-            W = yield from total(W, spreads[0])
-            W = W + _gram_in_double(above)[1]
-            D = joined(M).double()
-        L = yield from solved(spreads, _shifted_cholesky_, W)
-        return (yield from launch(_divided_by, D, L, dtype=M.dtype))
+    gathered = yield from whole(M, spreads[0])
+    l = 0 if above is None else above.shape[-2]
+    joined = gathered if above is None else torch.cat([above, gathered], dim=-2)
     if spreads == WHOLE:
-        return orthonormal(joined(M))
-    Q = yield from solved(spreads, orthonormal, joined((yield from whole(M, spreads[0]))))
-    if above is None:
-        return part(Q, spreads[0])
-    l = above.shape[-2]
+        return orthonormal(joined)
+    Q = yield from solved(spreads, orthonormal, joined)
     return torch.cat([Q[..., :l, :], part(Q[..., l:, :], spreads[0])], dim=-2)
 
 
@@ -194,77 +152,26 @@ def left_singular(M: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return U[..., :rank].to(M), sigma[..., :rank].to(M)
 
 
-def nearly_singular(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple[Tensor, Tensor, Tensor]]:
-    """`left_singular_by_products` without an eigenproblem: by a fixed number of sweeps (`swept`), in float64.
-
-    Return (Z, σ, apart): orthonormal Z with ‖T Tᵀ - Z diag(σ²) Zᵀ‖ <= apart (...).
-    """
-    D, W = yield from launch(_gram_in_double, T)
-    W = yield from total(W, spreads[0])
-    V, values, apart = yield from solved(spreads, _swept_gram, W)
-    Z = yield from launch(_product_in_double, D, V, dtype=T.dtype)
-    return Z, values.sqrt().to(T.dtype), apart
-
-
-def _swept_gram(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """V, σ² and ``apart`` for `nearly_singular`, from W = TᵀT: T V is orthonormal. W is overwritten."""
-    L = _shifted_cholesky_(W)
-    V = torch.eye(W.shape[-1], dtype=W.dtype, device=W.device).expand_as(W)
-    return swept(torch.linalg.solve_triangular(L.mT, V, upper=True), L.mT @ L)
-
-
-def swept(V: Tensor, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotate M (S, l, l), positive, towards its eigenvectors; return V times the rotations.
-
-    Also returned are the diagonal of the rotated M, descending, and a bound (S,) on the norm of the rest. A
-    diagonal entry that could be a rounding error is zero. A
-    sweep is a step of QR iteration, in two Cholesky factors: M = L Lᵀ, LᵀL = K Kᵀ, M ← KᵀK, and the rotation
-    is L K⁻ᵀ. What a sweep leaves decays with the ratios of eigenvalues. So directions are mixed only if their
-    eigenvalues are similar, and a warm start has most of the rest.
-    """
-    # M + shift has the same eigenvectors, and a condition at which the rotations are orthogonal
-    shift = _SINGULAR * M.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-    M = M + shift.expand(M.shape[:-1]).diag_embed()
-    for _ in range(_SWEEPS):
-        L = _shifted_cholesky_(M)
-        K = _shifted_cholesky_(L.mT @ L)
-        V = V @ torch.linalg.solve_triangular(K, L.mT, upper=False).mT
-        M = K.mT @ K
-    values, order = (M.diagonal(dim1=-2, dim2=-1) - shift).sort(-1, descending=True)
-    rest = M - M.diagonal(dim1=-2, dim2=-1).diag_embed()
-    for _ in range(2):
-        rest = rest @ rest
-    # the norm of a symmetric E is at most ‖E⁴‖_F^(1/4), which is sharper than ‖E‖_F
-    bound = torch.linalg.matrix_norm(rest).sqrt().sqrt()
-    noise = _LOST * values.sum(-1)
-    values = values * (values > noise.clamp(min=_NOTHING).unsqueeze(-1))
-    return V.take_along_dim(order.unsqueeze(-2), -1), values, bound + 2 * noise
-
-
-def left_singular_by_products(T: Tensor, spreads: Spreads = WHOLE) -> Task[tuple[Tensor, Tensor]]:
+def left_singular_by_products(T: Tensor, spreads: Spreads = WHOLE) -> Task[Singular]:
     """Left singular vectors and values of T (..., d, l), d >= l, mostly by matrix products.
 
     It takes Cholesky-QR, T = (T L⁻ᵀ) Lᵀ, then an l x l eigenproblem for Lᵀ L. If columns are nearly
     dependent, it takes the SVD instead. The result is as accurate as the SVD: to eps relative to the largest
     singular value. If squares would lose the small singular values, the eigenproblem is solved in float64. On
-    an accelerator everything is in float64, from Tᵀ T. Vectors are orthonormal if their singular values are
-    above rounding errors; `fill` replaces the others. ``spreads``: see `gram_factor`.
+    an accelerator see `cholesky_qr`. ``spreads``: see `gram_factor`.
     """
+    if unread(T):
+        return (yield from left_singular_by_eigh(T, spreads))
     found = yield from gram_factor(T, spreads=spreads)
     if found is not None:
         L, graded = found
         V, sigma = yield from solved(spreads, _ritz, L, precision=torch.float64 if graded else T.dtype)
-        return T @ V, sigma
-    if _in_double(T):
-        D, W = yield from launch(_gram_in_double, T)
-        W = yield from total(W, spreads[0])
-        V, sigma = yield from solved(spreads, _ritz_in_double, W, dtype=T.dtype)
-        return (yield from launch(_product_in_double, D, V, dtype=T.dtype)), sigma
+        return Singular(T @ V, sigma)
     T = yield from whole(T, spreads[0])  # it is thin
     if spreads == WHOLE:
-        return left_singular(T, T.shape[-1])
+        return Singular(*left_singular(T, T.shape[-1]))
     U, sigma = yield from solved(spreads, left_singular, T, rank=T.shape[-1])
-    return part(U, spreads[0]), sigma
+    return Singular(part(U, spreads[0]), sigma)
 
 
 def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -275,24 +182,22 @@ def _ritz(L: Tensor, *, precision: torch.dtype) -> tuple[Tensor, Tensor]:
     return V, theta.neg_().clamp_(min=0).sqrt_().to(L.dtype)
 
 
-def _ritz_in_double(W: Tensor, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The same as `_ritz`, but from W = TᵀT in float64."""
-    theta, V = torch.linalg.eigh(W.neg())
-    sigma = theta.neg_().clamp_(min=0).sqrt_()
-    eps, tiny = torch.finfo(dtype).eps, torch.finfo(dtype).tiny
-    return V / torch.maximum(sigma, (eps * sigma[..., :1]).clamp(min=tiny)).unsqueeze(-2), sigma.to(dtype)
-
-
-def fill(U: Tensor, live: Tensor, spreads: Spreads = WHOLE) -> Task[Tensor]:
+def fill(
+    U: Tensor, live: Tensor, spreads: Spreads = WHOLE, *, by_products: bool | None = None
+) -> Task[Tensor]:
     """Replace the columns of orthonormal U (..., d, l) that are not ``live`` (..., l) by random ones.
 
     A direction without mass may be replaced by any other. A random direction has a component along every new
     gradient, so the next power step finds it. This makes the subspace solver's cold start exact. Live columns
-    must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`.
+    must come first; they do not change, up to rounding. ``spreads``: see `gram_factor`. ``by_products``: by
+    the method of `cholesky_qr`, which also mends columns that are only nearly orthonormal; None: if no value
+    can be read.
     """
     d = size(U.shape[-2], spreads[0])
     noise = part((yield Scattered(scattered, (U,), dim=d)), spreads[0])
     filled = yield from launch(_with_noise, U, live, noise.expand_as(U), size=d**-0.5)
+    if unread(U) if by_products is None else by_products:
+        return (yield from orthonormal_by_products(filled, spreads))
     return (yield from orthonormal_parts(filled, spreads))
 
 
@@ -301,6 +206,6 @@ def _with_noise(U: Tensor, live: Tensor, noise: Tensor, *, size: float) -> Tenso
     return torch.where(live.unsqueeze(-2), U, noise * size)
 
 
-def _in_double(x: Tensor) -> bool:
-    """Whether to compute in float64. It is needed for float32 if no value can be read to check accuracy."""
+def unread(x: Tensor) -> bool:
+    """Whether no value can be read to check accuracy, so that `cholesky_qr` is needed. It is for float32."""
     return x.dtype == torch.float32 and not readable(x)

@@ -14,20 +14,17 @@ import torch
 from torch import Tensor
 
 from sketchy.core import certificate, directions
+from sketchy.core.cholesky_qr import NOISE, SHIFT
 from sketchy.core.extremes import divide, extreme_scale, frobenius, power_of_two
 from sketchy.core.linalg import (
     fill,
     gaussian,
 )
 from sketchy.core.spread import Spread, size
-from sketchy.core.tasks import Request, Task, Unread, launch, readable, run
+from sketchy.core.tasks import Request, Task, Unread, readable, run
 
 if TYPE_CHECKING:
     from sketchy.core.whitening import Whitened
-
-# Rounding errors of a zero singular value, relative to the largest one and in units of eps. At or below this,
-# a direction counts as empty.
-NOISE = 10.0
 
 MOST = 300  # units are at most 2^±MOST: squares of them, and of float32 numbers divided by them, fit float64
 
@@ -131,13 +128,14 @@ def update_task(
     scale = yield from extreme_scale(norm, sketch.eigenvalues[..., 0], beta2, A.dtype)
     if scale is None:
         return (yield from _fd_update(sketch, A, norm, beta2, solver, probing, whitened, columns, None))
-    lam, norm, zero = yield Request(_divided, (sketch.eigenvalues, norm, scale))
+    noise = () if whitened is None else (whitened.noise,)
+    lam, norm, zero, *noise = yield Request(_divided, (sketch.eigenvalues, norm, scale, *noise))
     unit = Sketch(sketch.basis, lam, zero, zero, sketch.spread)
     if readable(A) or solver == "exact" or probing is not None:
         A, over = divide(A, scale), None
     else:
         over = scale  # to divide products with thin matrices instead saves two passes over A
-    whitened = None if whitened is None else (yield from whitened.divided(scale))
+    whitened = None if whitened is None else (yield from whitened.divided(scale, *noise))
     new = yield from _fd_update(unit, A, norm, beta2, solver, probing, whitened, columns, over)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound
@@ -145,9 +143,13 @@ def update_task(
     return replace(sketch, basis=new.basis, **dict(zip(_VALUES, values, strict=True)))
 
 
-def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """λ / scale², ‖A‖ / scale, and zeros for past masses, which may be of any size and are added later."""
-    return eigenvalues / scale.square().unsqueeze(-1), norm / scale, torch.zeros_like(scale)
+def _divided(eigenvalues: Tensor, norm: Tensor, scale: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
+    """λ / scale², ‖A‖ / scale, and zeros for past masses, which may be of any size and are added later.
+
+    ``noise`` is divided by the scale, too.
+    """
+    zero = torch.zeros_like(scale)
+    return eigenvalues / scale.square().unsqueeze(-1), norm / scale, zero, *(x / scale for x in noise)
 
 
 def _multiplied(
@@ -183,17 +185,21 @@ def _fd_update(
     weights, root = yield Request(_decayed, (sketch.eigenvalues,), options={**decay, "dtype": U.dtype})
     # Alg. 1, lines 3-4: leading directions of C'
     if solver == "exact":
-        (Z, sigma), apart = directions.exact(U, root, A, spreads), []
+        found, doubt = directions.exact(U, root, A, spreads), None
     else:
-        T = yield from directions.power_step(U, weights, root, A, whitened, spreads, over)
-        Z, sigma, *apart = yield from directions.POWER[solver](T, spreads)
+        T, doubt = yield from directions.power_step(U, weights, root, A, whitened, spreads, over)
+        found = yield from directions.POWER[solver](T, spreads)
+    Z, sigma = found.vectors, found.values
     shape = sketch.dim, size(A.shape[-1], columns)
     rounding = certificate.rounding(A, shape, traced=solver != "exact")
-    cut, noise = (_cut, ()) if whitened is None else (_cut_whitened, (whitened.noise,))
-    kept, mass, bound, live, known = yield Request(cut, (*noise, sigma, norm, *old), rounding, decay)
-    if apart:
-        bound = yield from launch(torch.add, bound, *apart)
-    if known is None or not all(yes for (yes,) in known):
+    noise = None if whitened is None else whitened.noise
+    all_errors = {"noise": noise, "doubt": doubt, "second_doubt": found.doubt, "apart": found.apart}
+    errors = {name: x for name, x in all_errors.items() if x is not None}
+    tensors, names = (sigma, norm, *old, *errors.values()), (*errors,)
+    kept, mass, bound, live, known = yield Request(_cut, tensors, rounding, {**decay, "names": names})
+    if found.doubt is not None:
+        Z = yield from fill(Z, live, spreads, by_products=True)
+    elif known is None or not all(yes for (yes,) in known):
         Z = yield from fill(Z, live, spreads)
     if probing is not None and solver != "exact":
         D = certificate.Residual(U, beta2 * sketch.eigenvalues, A, Z, kept)
@@ -214,21 +220,32 @@ def _cut(
     eigenvalues: Tensor,
     mass: Tensor,
     bound: Tensor,
-    *rounding: float | Tensor,
+    *others: Any,
     beta2: float,
-    top: Tensor | None = None,
+    names: tuple[str, ...] = (),
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Unread]:
     """The new λ, ρ and error bound, and which σ are live (not noise). σ (..., l): eigenvalues of C'^(1/2).
 
-    ``top``: rounding errors are relative to it; None: to the largest σ.
+    ``others``: the tensors (...) called ``names``, and `certificate.rounding`. Rounding errors are relative
+    to the largest σ, or to ``noise`` if it is larger, and grow with the doubts of `cholesky_qr`. ``apart``
+    adds to the error.
     """
-    top = sigma[..., 0].double() if top is None else top
-    live = sigma > (NOISE * torch.finfo(sigma.dtype).eps * top).unsqueeze(-1)
+    errors, rounding = dict(zip(names, others, strict=False)), others[len(names) :]
+    top, doubt = sigma[..., 0].double(), None
+    if "noise" in errors:
+        top = torch.maximum(top, errors["noise"])
+    if "doubt" in errors:
+        doubt = torch.maximum(errors["doubt"], errors["second_doubt"])
+        shift = SHIFT * torch.finfo(sigma.dtype).eps
+        rounding = tuple(doubt * (x + shift) for x in rounding)
+    threshold = NOISE * torch.finfo(sigma.dtype).eps * (top if doubt is None else doubt * top)
+    live = sigma > threshold.unsqueeze(-1)
     sigma = sigma.double() * live
     cut = sigma[..., -1:]  # √λ_l
     kept = (sigma - cut) * (sigma + cut)  # Alg. 1, line 5; more accurate than σ² - c²
     escaped = cut.squeeze(-1).square()
     lost = certificate.loss(beta2 * eigenvalues.sum(-1) + norm.square(), top, kept, escaped, rounding)
+    lost = lost + errors["apart"] if "apart" in errors else lost
     return (
         kept,
         torch.add(escaped, mass, alpha=beta2),
@@ -236,13 +253,6 @@ def _cut(
         live,
         Unread((live.all(-1),)),
     )
-
-
-def _cut_whitened(
-    noise: Tensor, sigma: Tensor, *others: Tensor, beta2: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Unread]:
-    """`_cut`, with rounding errors relative to ``noise`` (...), if it is larger than the largest σ."""
-    return _cut(sigma, *others, beta2=beta2, top=torch.maximum(sigma[..., 0].double(), noise))
 
 
 SOLVERS = ("exact", "subspace")  # of streams; training has sweeps, too
@@ -254,7 +264,7 @@ def update_by_units(sketch: Sketch, A: Tensor, unit: Tensor, *, beta2: float = 1
     unit * A may be out of the range of A's dtype, or near its least numbers, which have few digits.
     """
     zero = torch.zeros_like(unit)
-    lam, _, _ = _divided(sketch.eigenvalues, zero, unit)
+    lam, *_ = _divided(sketch.eigenvalues, zero, unit)
     new = update(Sketch(sketch.basis, lam, zero, zero), A, beta2=beta2, **options)
     found = new.eigenvalues, new.escaped_mass, new.error_bound
     past = sketch.escaped_mass, sketch.error_bound

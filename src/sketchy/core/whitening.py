@@ -71,10 +71,10 @@ class Whitened:
     product: Tensor  # Gᵀ U, (S, n, l)
     noise: Tensor  # ‖W‖ ‖G‖ (S,), float64: rounding errors of products with A are relative to it
 
-    def divided(self, scale: Tensor) -> "Task[Whitened]":
-        """The same for G / scale."""
+    def divided(self, scale: Tensor, noise: Tensor) -> "Task[Whitened]":
+        """The same for G / scale, whose rounding errors are ``noise``."""
         product = yield from launch(divide, self.product, scale)
-        return replace(self, product=product, noise=self.noise / scale)
+        return replace(self, product=product, noise=noise)
 
 
 def _coordinates(V: Tensor, X: Tensor) -> Tensor:
