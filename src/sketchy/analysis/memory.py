@@ -19,6 +19,7 @@ from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import check
 from sketchy.optim.parts.contracts import Part
+from sketchy.optim.report import adamw_bytes
 from sketchy.optim.slots import Meaning
 
 RANKS = (4, 16, 64, 256)
@@ -116,7 +117,7 @@ def _sgd(w: Weight) -> Held:
 
 
 def _adamw(w: Weight) -> Held:
-    return Held(w.bytes, w.bytes, _STEP)
+    return Held(w.bytes, w.bytes, adamw_bytes(w.count, w.dtype.itemsize) - 2 * w.bytes)
 
 
 def _adafactor(w: Weight) -> Held:

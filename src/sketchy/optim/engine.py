@@ -134,20 +134,24 @@ class Engine(Optimizer):
         return loss
 
     def report(self) -> Report:
-        """A printable table with a row for each parameter.
+        """A printable table of the parameters that are trained; similar ones share a line.
 
         Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
-        stored in few bits, there is also its relative rounding error. For sharded weights, notes say how much
-        of the state lies on this rank, and which gradients a step gathers.
+        stored in few bits, there is also its relative rounding error. Notes explain the columns, and compare
+        the bytes with AdamW's. For sharded weights, notes say how much of the state lies on this rank, and
+        which gradients a step gathers. See also `Report.summary` (one line) and `Report.to_dict`.
         """
         names = names_of(self.param_groups)
         rows = []
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
+                if not (p.requires_grad or self.state.get(p)):  # frozen
+                    continue
                 plan = self._plan(group, p, names.get(p))
                 shards = sharding(p, plan, group, self.split)
                 rows.append((names.get(p, f"{g}.{i}"), p, plan, self.state.get(p, {}), group, shards))
-        return report(rows, scratch_bound(self.param_groups, self._plan, self.split))
+        scratch = scratch_bound(self.param_groups, self._plan, self.split)
+        return report(rows, scratch, type(self).__name__)
 
     def covariances(self) -> Iterator[KnownCovariance]:
         """The gradient covariances in the state, one for each preconditioned axis of each parameter."""

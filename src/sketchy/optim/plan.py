@@ -23,7 +23,7 @@ from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State, is_sharded
 
 PlanOf = Callable[[Any, Tensor, str | None], "Plan"]  # from a group, a parameter of it, and its name if any
-_DEFAULT_RANK, _LEAST_RANK, _SMALL = 64, 2, 4096  # see `_default_rank`; _SMALL is a number of entries
+DEFAULT_RANK, _LEAST_RANK, _SMALL = 64, 2, 4096  # see `_default_rank`; _SMALL is a number of entries
 _GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
 
 
@@ -146,14 +146,14 @@ def _default_rank(shape: Shape, design: Design, shaping: tuple[tuple[str, Any], 
     """
     size = math.prod(shape)
     if size < _SMALL:
-        return _DEFAULT_RANK
+        return DEFAULT_RANK
     stored = dict.fromkeys(("momentum_dtype", "adam_dtype", "sketch_dtype"))
 
     def too_much(rank: int) -> bool:
         options = tuple({**dict(shaping), **stored, "rank": rank, "momentum": True}.items())
         return _plan(shape, torch.float32, "sketch", design, options).bytes > 8 * size
 
-    ranks = range(_LEAST_RANK, _DEFAULT_RANK + 1)
+    ranks = range(_LEAST_RANK, DEFAULT_RANK + 1)
     return ranks[max(0, bisect_left(ranks, True, key=too_much) - 1)]
 
 
@@ -162,7 +162,7 @@ def _plan(
     shape: Shape, dtype: torch.dtype, path: str, design: Design, shaping: tuple[tuple[str, Any], ...]
 ) -> Plan:
     options = dict(shaping)
-    if path == "sketch" and options.get("rank", _DEFAULT_RANK) is None:
+    if path == "sketch" and options.get("rank", DEFAULT_RANK) is None:
         options["rank"] = _default_rank(shape, design, shaping)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     is_adam = path == "adam" or math.prod(shape) == 0
