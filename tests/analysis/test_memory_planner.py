@@ -7,23 +7,16 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.registry.dense_soap import SOAP
+from benchmarks.registry.optimizers import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
-from sketchy.analysis.memory import (
-    SOAP_LONGEST,
-    Held,
-    Holder,
-    Weight,
-    by_group,
-    fit,
-    holders,
-    human,
-    planned,
-    total,
-)
+from sketchy.analysis.memory import Holder, by_group, fit, holders, human, planned, total
+from sketchy.analysis.peers import SOAP_LONGEST
+from sketchy.analysis.state import Held, Weight
+from sketchy.experiments.training import state_bytes
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 
@@ -67,7 +60,9 @@ def held(optimizer: Optimizer, *names: str) -> int:
 
 
 def holder(name: str, **options: Any) -> Holder:
-    return next(c for c in holders((2, 3), **options) if c.name == name)
+    """By its name, or by its name and setting."""
+    found = holders((2, 3), **options)
+    return next(c for c in found if f"{c.name}, {c.setting}" == name or c.name == name)
 
 
 PEERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -89,6 +84,43 @@ def test_a_peers_formula_is_its_real_state(name: str, dtype: torch.dtype) -> Non
         optimizer = PEERS[name](params.values())
         walk(optimizer, params.values())
         assert holder(name).held(described(params)[one]).total == held(optimizer), shape
+
+
+def adafactor_with_momentum(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    optimization = pytest.importorskip("transformers.optimization")
+    options = {"lr": 1e-3, "beta1": 0.9, "relative_step": False, "scale_parameter": False}
+    return optimization.Adafactor([p for _, p in named], **options)
+
+
+def of_registry(name: str, *packages: str) -> Callable[[Any], Optimizer]:
+    def make(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        for package in packages:
+            pytest.importorskip(package)
+        return build(name, named)
+
+    return make
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("label", "make"),
+    [
+        ("Muon, ", of_registry("muon")),
+        ("Adafactor, momentum", adafactor_with_momentum),
+        ("GaLore, rank 128", of_registry("po_galore", "pytorch_optimizer")),
+        pytest.param(
+            "AdamW, 8 bits", of_registry("torchao_adamw_8bit", "torchao"), marks=pytest.mark.slow
+        ),  # it compiles
+    ],
+)
+def test_the_formula_of_a_peer_that_treats_weights_differently_is_its_real_state(
+    label: str, make: Callable[[Any], Optimizer]
+) -> None:
+    shapes = {name: shape for name, shape in SHAPES.items() if name != "row"}
+    params = real({**shapes, "long.weight": (300, 140), "square.weight": (64, 64), "wte.weight": (512, 8)})
+    optimizer = make(list(params.items()))
+    walk(optimizer, params.values())
+    assert total(described(params).values(), holder(label).held).total == state_bytes(optimizer)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +175,12 @@ def test_ours_is_the_real_state_part_by_part(
 
 def test_the_table_of_contenders_is_that_of_the_real_optimizers_and_ours_at_each_rank() -> None:
     found = [(c.name, c.rank) for c in holders((2, 9))]
-    peers = ["SGD", "Adafactor", "AdamW", "Shampoo", "SOAP", "GGT"]
+    peers = ["SGD", *["Adafactor"] * 2, *["AdamW"] * 2, "Muon", "GaLore", "Shampoo", "SOAP", "GGT"]
     ours = [(name, rank) for name in ("SketchyShampoo", "SketchySOAP") for rank in (2, 9)]
-    assert found == [*((name, None) for name in peers), *ours]
+    assert found == [*((name, None) for name in peers), *ours, ("SketchySOAP", 9)]
+    assert holders((2, 9))[-1].setting == "rank 9, int4"
+    # with bits of one's own there is no row of ours with others
+    assert [c.rank for c in holders((2, 9), momentum_dtype="int8") if c.name == "SketchySOAP"] == [2, 9]
 
 
 def test_numbers_of_a_4096_x_1024_weight() -> None:

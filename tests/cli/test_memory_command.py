@@ -16,7 +16,7 @@ from torch import nn
 
 import sketchy
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.analysis.memory import SOAP_LONGEST
+from sketchy.analysis.peers import SOAP_LONGEST
 from sketchy.analysis.traffic import on_ranks
 from sketchy.analysis.weights import of_shapes
 from sketchy.cli.memory import memory

@@ -24,7 +24,9 @@ class Adapted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.base = Model().requires_grad_(False)
-        self.lora_A, self.lora_B = (nn.ModuleDict({"default": nn.Linear(*s, bias=False)}) for s in ((6, 2), (2, 8)))
+        self.lora_A, self.lora_B = (
+            nn.ModuleDict({"default": nn.Linear(*s, bias=False)}) for s in ((6, 2), (2, 8))
+        )
         self.lora_embedding_A = nn.ParameterDict({"default": nn.Parameter(torch.zeros(2, 11))})
 
 
@@ -63,7 +65,10 @@ def test_more_weights_are_spared_by_parts_of_their_names_or_by_a_function() -> N
     ):
         found = groups_of(create_optimizer(Model(), weight_decay=0.1, no_decay=no_decay))
         assert {name for name, (_, decay) in found.items() if decay == 0} == plain | more
-    assert all(decay == 0.1 for _, decay in groups_of(create_optimizer(Model(), weight_decay=0.1, no_decay=None)).values())
+    assert all(
+        decay == 0.1
+        for _, decay in groups_of(create_optimizer(Model(), weight_decay=0.1, no_decay=None)).values()
+    )
 
 
 def test_frozen_weights_are_left_out_and_adapters_are_trained() -> None:
@@ -89,7 +94,9 @@ def test_an_optimizer_for_vectors_keeps_them_on_its_path() -> None:
 
 
 def test_mistakes_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"optimizer='SketchySoap': no such optimizer; did you mean SketchySOAP\?"):
+    with pytest.raises(
+        ValueError, match=r"optimizer='SketchySoap': no such optimizer; did you mean SketchySOAP\?"
+    ):
         create_optimizer(Model(), "SketchySoap")
     with pytest.raises(ValueError, match="optimizer='x': no such optimizer; there are .*Shampoo, "):
         create_optimizer(Model(), "x")

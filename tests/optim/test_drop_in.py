@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_an_embedding_without_a_name_is_warned_of_once_with_the_remedy(cls: Any,
 
 
 def net(*sizes: int, bias: bool = True) -> nn.Module:
-    return nn.Sequential(*(nn.Linear(m, n, bias=bias) for m, n in zip(sizes, sizes[1:], strict=False)))
+    return nn.Sequential(*(nn.Linear(m, n, bias=bias) for m, n in pairwise(sizes)))
 
 
 @pytest.mark.parametrize(

@@ -75,13 +75,19 @@ def test_it_is_compared_with_adamws_state_and_more_is_said_plainly(width: int, m
     adamw.step()
     report = SketchySOAP(model.named_parameters(), rank=16).report()
     assert report.adamw_bytes == held(adamw)
-    assert f"AdamW would hold {held(adamw):,} bytes; this is {report.bytes / held(adamw):.2f} times" in str(report)
+    assert f"AdamW would hold {held(adamw):,} bytes; this is {report.bytes / held(adamw):.2f} times" in str(
+        report
+    )
     assert ("MORE than AdamW" in str(report)) == (report.bytes > held(adamw)) == more
 
 
 @pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP])
-@pytest.mark.parametrize("shape", [(64, 64), (256, 64), (128, 128), (8, 4096), (64, 32, 3, 3), (768, 768)], ids=str)
-def test_the_default_rank_keeps_no_more_than_adamw_and_the_report_says_so(cls: type, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "shape", [(64, 64), (256, 64), (128, 128), (8, 4096), (64, 32, 3, 3), (768, 768)], ids=str
+)
+def test_the_default_rank_keeps_no_more_than_adamw_and_the_report_says_so(
+    cls: type, shape: tuple[int, ...]
+) -> None:
     p = nn.Parameter(torch.zeros(shape))
     optimizer, adamw = cls([("w", p)]), torch.optim.AdamW([p])
     p.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=F64).float()
@@ -108,7 +114,12 @@ def test_the_default_rank_does_not_depend_on_how_the_state_is_stored() -> None:
     """So a checkpoint can be converted."""
     p = nn.Parameter(torch.zeros(64, 64))
     ranks = set()
-    for options in ({}, {"momentum_dtype": "int8"}, {"momentum_dtype": "int4"}, {"sketch_dtype": torch.float64}):
+    for options in (
+        {},
+        {"momentum_dtype": "int8"},
+        {"momentum_dtype": "int4"},
+        {"sketch_dtype": torch.float64},
+    ):
         ranks |= {row.ranks for row in SketchySOAP([("w", p)], **options).report()}
     ranks |= {row.ranks for row in SketchySOAP([("w", nn.Parameter(p.detach().double()))]).report()}
     assert len(ranks) == 1

@@ -68,8 +68,8 @@ class Options(OfTorch, total=False):
             None,
             checks.count(2, optional=True),
             "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept;"
-            " None: 64, or fewer for a weight with at least 4096 entries, so that its state is not larger than"
-            " AdamW's for float32 weights (SketchyAdagrad: 64)",
+            " None: 64, or fewer for a weight with at least 4096 entries if its state would be larger than"
+            " AdamW's (counted in float32; SketchyAdagrad always takes 64)",
             shapes_plan=True,
         ),
     ]
@@ -287,8 +287,8 @@ OPTIONS: dict[str, Option] = {
     if name not in OfTorch.__annotations__
 }
 TENSORS = tuple(name for name, option in OPTIONS.items() if option.check is checks.rate)  # may be tensors
-# Of the others of torch (`OfTorch`) every value is accepted, and changes nothing: they say how a step of AdamW
-# is launched. Here weights of equal shape step together anyway, and ``compile`` makes one graph of a step.
+# Every value of the others (`OfTorch`) is accepted, and changes nothing: they say how a step of AdamW is
+# launched. Here weights of equal shape step together anyway, and ``compile`` makes one graph of a step.
 REFUSED = {
     "amsgrad": "there is no maximum of second moments",
     "differentiable": "derivatives of a step are unsupported",

@@ -1,4 +1,4 @@
-"""The report of an optimizer: path, memory and sketch quality of each parameter (`report_table.py` prints it)."""
+"""The report of an optimizer: path, memory and sketch quality of each parameter."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,7 +99,9 @@ class Report:
             if values
         )
         size = f"{self.bytes:,} bytes of state ({self.bytes / max(1, self.adamw_bytes):.2f} of AdamW's)"
-        return f"{self.optimizer}: {size}, {counts or 'no parameters'}{''.join(worst)}, {self.skipped} skipped"
+        return (
+            f"{self.optimizer}: {size}, {counts or 'no parameters'}{''.join(worst)}, {self.skipped} skipped"
+        )
 
     def __str__(self) -> str:
         return table(self)
@@ -127,7 +129,8 @@ def _row(
         path=plan.path,
         ranks=tuple(None if axis is None else axis.rank for axis in plan.axes),
         exact=tuple(axis is not None and axis.exact for axis in plan.axes),
-        lowered=options.get("rank", 0) is None and any(a.rank < min(a.dim, DEFAULT_RANK) for a in plan.statistics.live),
+        lowered=options.get("rank", 0) is None
+        and any(a.rank < min(a.dim, DEFAULT_RANK) for a in plan.statistics.live),
         bytes=plan.bytes,
         adamw_bytes=adamw_bytes(p.numel(), p.element_size()),
         bytes_here=plan.bytes if shards is None else shards.bytes_here,

@@ -52,7 +52,7 @@ def _shared_name(names: Sequence[str]) -> str:
 
 
 def _cells(*rows: "ParameterRow") -> tuple[str, ...]:
-    """The line of similar parameters: sums of bytes and skipped gradients, the largest of what is measured."""
+    """The line of similar parameters: sums of bytes and skipped gradients, the largest measured values."""
     row = rows[0]
     ranks = (
         "-" if rank is None else f"{rank}{'=' if exact else ''}"
@@ -60,7 +60,11 @@ def _cells(*rows: "ParameterRow") -> tuple[str, ...]:
     )
     measured = (
         [one for one in values if one is not None]
-        for values in zip(*((r.escaped_share, r.certified_error, r.momentum_error) for r in rows), strict=True)
+        for values in (
+            [r.escaped_share for r in rows],
+            [r.certified_error for r in rows],
+            [r.momentum_error for r in rows],
+        )
     )
     return (
         _shared_name([r.name for r in rows]),
@@ -84,8 +88,8 @@ def _notes(report: "Report") -> Iterator[str]:
     if lowered := [row for row in report if row.lowered]:
         ranks = sorted({max(rank for rank in row.ranks if rank is not None) for row in lowered})
         yield (
-            f"rank=None chose {', '.join(map(str, ranks))} instead of 64 for {len(lowered)} parameters, so that"
-            " their state is not larger than AdamW's in float32"
+            f"rank=None chose {', '.join(map(str, ranks))} instead of 64 for {len(lowered)} parameters, so"
+            " that their state is not larger than AdamW's in float32"
         )
     yield f"scratch memory of a step: at most {report.scratch / 1e6:,.1f} MB"
     if report.bytes_here < report.bytes:

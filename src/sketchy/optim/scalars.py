@@ -30,6 +30,11 @@ def log(optimizer: Engine, writer: Any, step: int | None = None) -> dict[str, fl
     return values
 
 
+def is_writer(writer: Any) -> bool:
+    """Whether `write_scalars` knows how to write to it."""
+    return any(hasattr(writer, way) for way in ("add_scalar", "log_metrics", "log"))
+
+
 def write_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
     """Hand numbers to a writer, in the way that it knows."""
     if hasattr(writer, "add_scalar"):  # TensorBoard
