@@ -7,10 +7,14 @@ what their options need. Torch and the rest are imported when a command runs.
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from inspect import signature
+from io import BytesIO, TextIOWrapper
+from typing import Annotated, get_type_hints
 
 from sketchy.cli.mistakes import last_words
 
@@ -50,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
             print(__version__)
         else:
-            print(f"sketchy: unknown command {name!r}; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+            close = get_close_matches(name, COMMANDS, n=1)
+            guess = f"did you mean {close[0]}?" if close else f"commands: {', '.join(COMMANDS)}"
+            print(f"sketchy: unknown command {name!r}; {guess}", file=sys.stderr)
             raise SystemExit(2)
 
 
@@ -58,12 +64,44 @@ def _run(name: str, words: Sequence[str], passed_on: Sequence[str]) -> None:
     import tyro
 
     call = command(name)
+    _mark_optional(call)
     if passed_on:
         if "arguments" not in signature(call).parameters:
             print(f"sketchy {name}: takes no arguments after --", file=sys.stderr)
             raise SystemExit(2)
         call = partial(call, arguments=tuple(passed_on))
-    tyro.cli(call, prog=f"sketchy {name}", args=words)
+    looks = (tyro.conf.DisallowNone, tyro.conf.FlagCreatePairsOff)  # None can't be given, nor --no-json
+    with _wrapped() if {"-h", "--help"} & set(words) else nullcontext():
+        tyro.cli(call, prog=f"sketchy {name}", args=words, config=looks)
+
+
+def _mark_optional(call: Callable[..., None]) -> None:
+    """In the help, say (optional) where the default is None: the text says what happens without it."""
+    from tyro.conf import arg
+
+    hints = get_type_hints(call, include_extras=True)
+    for name, parameter in signature(call).parameters.items():
+        if parameter.default is None:
+            call.__annotations__[name] = Annotated[hints[name], arg(help_behavior_hint="(optional)")]
+
+
+@contextmanager
+def _wrapped() -> Iterator[None]:
+    """Print a help with its long lines wrapped. Examples stay on one line, to be copied."""
+    encoding = sys.stdout.encoding or "utf-8"  # it decides on the look of boxes
+    shown = TextIOWrapper(BytesIO(), encoding, write_through=True)
+    try:
+        with redirect_stdout(shown):
+            yield
+    finally:
+        shown.seek(0)
+        for line in shown.read().splitlines():
+            kept = line.startswith(("Example:", " ", *"╭│╰"))  # of boxes
+            print(line if kept else textwrap.fill(line, _width()))
+
+
+def _width() -> int:
+    return max(60, shutil.get_terminal_size().columns - 1)
 
 
 def command(name: str) -> Callable[..., None]:
@@ -74,5 +112,4 @@ def command(name: str) -> Callable[..., None]:
 def _summary(name: str) -> str:
     """The first line of the command's docstring, wrapped for the terminal."""
     first = (command(name).__doc__ or "").partition("\n")[0]
-    width = max(60, shutil.get_terminal_size().columns - 1)
-    return textwrap.fill(first, width, initial_indent=f"  {name:16}", subsequent_indent=18 * " ")
+    return textwrap.fill(first, _width(), initial_indent=f"  {name:16}", subsequent_indent=18 * " ")

@@ -9,7 +9,7 @@ from sketchy.cli.mistakes import user_mistakes
 
 
 def bench(
-    name: Positional[Annotated[str | None, arg(metavar="NAME")]] = None,
+    name: Positional[Annotated[str | None, arg(metavar="[NAME]")]] = None,
     json: bool = False,
     arguments: Suppress[tuple[str, ...]] = (),
 ) -> None:
@@ -19,8 +19,8 @@ def bench(
 
     Example: sketchy bench step_time -- --quick
 
-    Runs the benchmark in the top directory of the repository, with the options that follow --, such as
-    --help. Results go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command
+    Runs the benchmark in the top directory of the repository, with the options that follow two dashes.
+    Results go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command
     continues.
 
     Args:

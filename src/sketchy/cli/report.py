@@ -9,7 +9,7 @@ from sketchy.cli.mistakes import user_mistakes
 
 
 def report(
-    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN_DIR")]] = (),
+    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN_DIR ...", help_behavior_hint="(at least one)")]] = (),
     out: Path = Path("runs/report.html"),
     json: bool = False,
 ) -> None:
@@ -17,8 +17,8 @@ def report(
 
     Example: sketchy report runs benchmarks/results --out runs/report.html
 
-    Shows the results of `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample`, the benchmarks, and
-    `sketchy memory --json > runs/NAME/memory.json`. Unsupported files are listed at the end.
+    Shows the results of `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample`, the benchmarks,
+    and `sketchy memory --json > runs/NAME/memory.json`. Unsupported files are listed at the end.
 
     Args:
         runs: Directories of runs, or single files.

@@ -114,7 +114,7 @@ def small_embeddings(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, .
     Some other matrix has inputs of size d, but V is no size of anything else: no matrix has such inputs, and
     there is no bias of this length. There are one or two of them, because layers of a block repeat.
     """
-    matrices = Counter(shape for shape in shapes if len(shape) == 2)
+    matrices = Counter(shape for shape in shapes if len(shape) == 2 and 0 not in shape)
     for (rows, width), times in matrices.items():
         others = [shape for shape in matrices if shape != (rows, width)]
         lengths = {shape[0] for shape in shapes if len(shape) == 1}.union(*others)
