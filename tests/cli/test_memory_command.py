@@ -182,7 +182,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         ({"shape": ("4096*4",)}, "shape='4096*4': must be whole numbers joined by x, such as 4096x1024"),
         ({"shape": ("0x4",)}, "no weights given; use --shape 4096x1024, --model or --file"),
         ({"shape": ("9x9",), "ranks": ()}, "ranks is empty: give at least one rank, such as --ranks 16 64"),
-        ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2"),
+        ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2, or None"),
         (
             {"shape": ("9x9",), "budget": "8"},
             "budget='8': must be a number with a unit, such as 8GiB or 500MB",

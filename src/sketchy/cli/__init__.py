@@ -17,6 +17,7 @@ from io import BytesIO, TextIOWrapper
 from typing import Annotated, get_type_hints
 
 from sketchy.cli.mistakes import last_words
+from sketchy.cli.patience import patience
 
 COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "doctor", "bench", "report")
 
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in own
     own = [word for word in own if word != "--debug"]
     name = own[0] if own else "--help"
-    with last_words(f"sketchy {name}" if name in COMMANDS else "sketchy", debug=debug):
+    program = f"sketchy {name}" if name in COMMANDS else "sketchy"
+    with last_words(program, debug=debug), patience(f"{program}: stopped{_resumes(name)}"):
         if name in COMMANDS:
             _run(name, own[1:], passed_on)
         elif name in ("-h", "--help"):
@@ -102,6 +104,12 @@ def _wrapped() -> Iterator[None]:
 
 def _width() -> int:
     return max(60, shutil.get_terminal_size().columns - 1)
+
+
+def _resumes(name: str) -> str:
+    """What to say if a command that can be resumed was ended before it had saved."""
+    able = name in COMMANDS and "resume" in (command(name).__doc__ or "")
+    return " while it was busy; run the same command to resume from what is saved" if able else ""
 
 
 def command(name: str) -> Callable[..., None]:

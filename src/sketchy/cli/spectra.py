@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from sketchy.experiments.tasks import Task
 
 
+STOPPED = 130  # exit status after a Ctrl-C
+
+
 def spectra(
     task: str = "digits",
     optimizer: Literal["AdamW", "Shampoo", "SketchyShampoo", "SketchySOAP"] = "Shampoo",
@@ -84,6 +87,8 @@ def spectra(
             options = Watched(task, optimizer, rate, rank, top, steps, every, seed)
             status = _train(loaded, options, out, out / "tensorboard" if tensorboard else None, save_every)
             title = f"{task}, {optimizer}"
+        if status == STOPPED:  # pictures take longer than a stop should
+            raise SystemExit(status)
         records = read(path)
         if not records and not status:
             raise ValueError(f"{path}: no records; a run must reach a step that is a multiple of --every")
@@ -94,7 +99,7 @@ def spectra(
 
 
 def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None, save_every: float) -> int:
-    """Train and return the exit status: 130 if the user stopped the run, 1 if it diverged."""
+    """Train and return the exit status: STOPPED if the user stopped the run, 1 if it diverged."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -112,7 +117,7 @@ def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None
         return 1
     if record.step < options.steps:
         _tell(f"stopped at step {record.step}; everything is saved in {out}; run the same command to resume")
-        return 130
+        return STOPPED
     return 0
 
 

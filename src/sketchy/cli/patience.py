@@ -1,0 +1,56 @@
+"""Ctrl-C ends a command within two seconds, whatever it is doing."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from select import select
+
+PATIENCE = 1.2  # seconds
+
+
+@contextmanager
+def patience(last_word: str) -> Iterator[None]:
+    """After a Ctrl-C, give a command some time to save and to stop by itself; then say a last word and end it.
+
+    A long call of a library delays the exception that Python raises, and some code swallows it (imports do).
+    So a thread listens to the signal itself. Files are written whole or not at all, so earlier ones stay.
+    """
+    if os.name != "posix" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ear, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+    before = signal.set_wakeup_fd(mouth)
+    thread = threading.Thread(target=_listen, args=(ear, last_word), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(mouth)  # the thread reads the end of the pipe
+
+
+def _listen(ear: int, last_word: str) -> None:
+    limit = None
+    while select([ear], [], [], None if limit is None else max(0.0, limit - time.monotonic()))[0]:
+        heard = os.read(ear, 1)
+        if not heard:  # the command has ended
+            os.close(ear)
+            return
+        if heard[0] == signal.SIGINT and limit is None:
+            limit = time.monotonic() + PATIENCE
+    print(last_word, file=sys.stderr, flush=True)
+    _kill_workers()
+    os._exit(130)
+
+
+def _kill_workers() -> None:
+    if "multiprocessing" in sys.modules:
+        from multiprocessing import active_children
+
+        for worker in active_children():
+            worker.kill()
