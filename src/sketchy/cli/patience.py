@@ -1,5 +1,6 @@
 """Ctrl-C ends a command within two seconds, whatever it is doing."""
 
+import atexit
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from select import select
 
-PATIENCE = 1.2  # seconds
+PATIENCE = 1.5  # seconds
 
 
 @contextmanager
@@ -45,6 +46,9 @@ def _listen(ear: int, last_word: str) -> None:
             limit = time.monotonic() + PATIENCE
     print(last_word, file=sys.stderr, flush=True)
     _kill_workers()
+    tidy = threading.Thread(target=atexit._run_exitfuncs, daemon=True)  # remove temporary directories
+    tidy.start()
+    tidy.join(0.2)
     os._exit(130)
 
 
