@@ -187,12 +187,20 @@ def test_numbers_of_a_4096_x_1024_weight() -> None:
     """The number of floats, counted by hand: the test would notice padding or a term counted twice."""
     m, n = 4096, 1024
     weight = Weight((m, n))
-    floats = {c.name: (c.held(weight).momentum / 4, c.held(weight).second_moment / 4) for c in holders((64,))}
+    floats = {}
+    for c in holders((64,)):
+        held = c.held(weight)
+        floats.setdefault(c.name, (held.momentum / 4, held.second_moment / 4))
+        floats[f"{c.name}, {c.setting}"] = (held.momentum / 4, held.second_moment / 4)
     assert floats["SGD"] == (m * n, 0)
     assert floats["AdamW"] == (m * n, m * n)
     assert floats["Adafactor"] == (0, m + n)
     assert floats["SOAP"] == (m * n, 2 * m * m + 2 * n * n + m * n)
     assert floats["GGT"] == (0, 200 * m * n)
+    assert floats["Muon"] == (m * n, 0)
+    assert floats["GaLore"] == (128 * m, 128 * (m + n))
+    assert floats["Adafactor, momentum"] == (m * n, m + n)
+    assert floats["AdamW, 8 bits"] == (m * n / 4 + m * n / 256,) * 2
     # four blocks, two sides each: a basis of 1024 x 1024, and eigenvalues, mass and bound of 8 bytes
     assert floats["Shampoo"] == (m * n, 8 * (1024 * 1024 + 2 * (1024 + 2)))
     sketches = 64 * (m + n) + 2 * 2 * (64 + 2)

@@ -24,7 +24,7 @@ LONG = {
 @pytest.mark.parametrize("name", LONG)
 def test_ctrl_c_leaves_whole_lines_and_says_how_to_go_on(name: str, tmp_path: Path) -> None:
     words, file = LONG[name]
-    command = [sys.executable, "-c", "from sketchy.cli import main; main()", *words.split(), "--out", "out"]
+    command = [sys.executable, "-m", "sketchy", *words.split(), "--out", "out"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -88,7 +88,7 @@ def test_every_command_is_in_the_table() -> None:
 )
 def test_a_command_ends_within_two_seconds_at_any_stage(name: str, delay: float, tmp_path: Path) -> None:
     words = ENDLESS[name].replace("RESULTS", str(RESULTS)).split()
-    code = "from sketchy.cli import main; main()"
+    code = "from sketchy.cli import program; program()"
     seconds, code_of_exit, said = ended_after(code, words, delay, tmp_path)
     if code_of_exit == 0:  # it was faster
         pytest.skip("it had ended before")

@@ -98,7 +98,7 @@ def test_mistakes_are_refused_with_what_to_do() -> None:
         ValueError, match=r"optimizer='SketchySoap': no such optimizer; did you mean SketchySOAP\?"
     ):
         create_optimizer(Model(), "SketchySoap")
-    with pytest.raises(ValueError, match="optimizer='x': no such optimizer; there are .*Shampoo, "):
+    with pytest.raises(ValueError, match=r"optimizer='x': no such optimizer; there are .*Shampoo, "):
         create_optimizer(Model(), "x")
     with pytest.raises(ValueError, match="no_decay='wtee': no parameter has this in its name"):
         create_optimizer(Model(), no_decay=("wte", "wtee"))

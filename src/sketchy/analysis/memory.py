@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sketchy.analysis import peers
@@ -36,6 +36,7 @@ class Holder:
     rank: int | None = None
     ours: type[Engine] | None = None  # the optimizer, if it is one of ours
     options: Mapping[str, Any] = field(default_factory=dict)  # of ours
+    few_bits: bool = False  # whether it is ours in few bits, beside its row with other options
 
     @classmethod
     def of(cls, optimizer: type[Engine], setting: str, second_moment: str, **options: Any) -> "Holder":
@@ -76,8 +77,8 @@ def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
         Holder("SGD", "momentum", "0", peers.sgd),
         Holder("Adafactor", "no momentum", "m + n", peers.adafactor),
         Holder("Adafactor", "momentum", "m + n", peers.adafactor_momentum),
-        Holder("AdamW", "8 bits", "mn / 4", peers.adamw_8bit),
         Holder("AdamW", "", "mn", peers.adamw),
+        Holder("AdamW", "8 bits", "mn / 4", peers.adamw_8bit),
         Holder("Muon", "", "0", peers.muon),
         Holder("GaLore", f"rank {peers.GALORE_RANK}", "r(m + n)", peers.galore),
         Holder.of(Shampoo, f"blocks of {SHAMPOO_BLOCK}", "m² + n²", block_size=SHAMPOO_BLOCK, **options),
@@ -93,7 +94,8 @@ def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
             found.append(Holder.of(optimizer, f"rank {rank}", formula, rank=rank, **options))
     if ranks and all(options.get(name) is None for name in SMALL):
         rank = ranks[len(ranks) // 2]
-        found.append(Holder.of(SketchySOAP, f"rank {rank}, int4", kinds[1][1], rank=rank, **options | SMALL))
+        small = Holder.of(SketchySOAP, f"rank {rank}, int4", kinds[1][1], rank=rank, **options | SMALL)
+        found.append(replace(small, few_bits=True))
     return found
 
 

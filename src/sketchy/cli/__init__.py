@@ -4,6 +4,7 @@ The command `x` is the function `x` in the module `sketchy.cli.x`. At module lev
 what their options need. Torch and the rest are imported when a command runs.
 """
 
+import os
 import shutil
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from io import BytesIO, TextIOWrapper
 from typing import Annotated, get_type_hints
 
 from sketchy.cli.mistakes import last_words
-from sketchy.cli.patience import patience
+from sketchy.cli.patience import STOPPED, patience
 
 COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "doctor", "bench", "report")
 
@@ -36,8 +37,20 @@ Exit status: 0 success, 1 failure, 2 invalid command or options, 130 Ctrl-C.
 """
 
 
+def program() -> None:
+    """The program `sketchy`. After a Ctrl-C it leaves without Python's tidying, which takes up to a second."""
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code == STOPPED:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(STOPPED)
+        raise
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point of `sketchy`."""
+    """Run one command. What ends it is a SystemExit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     end = words.index("--") if "--" in words else len(words)
     own, passed_on = words[:end], words[end + 1 :]  # words after -- are passed on

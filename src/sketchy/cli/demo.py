@@ -36,8 +36,8 @@ def demo(
     from rich.table import Table
 
     from sketchy.experiments import comparison, tasks
-    from sketchy.experiments.table import mark, note
     from sketchy.experiments.pool import one_thread, stop_by_signal
+    from sketchy.experiments.table import mark, note
     from sketchy.files import write
 
     console = Console()
@@ -77,18 +77,19 @@ def demo(
         title=f"{steps} steps on {len(task.train)} digits, {held_out} held out; mean of {seeds} seeds",
         caption=f"Each with the best of the learning rates {tried}; sketches of rank {rank}."
         f" steps: to reach {results[0].optimizer}'s final loss; bytes: of optimizer state; ms/step: in the"
-        f" optimizer; seconds: of a whole run without validation. {edge}",
+        f" optimizer; s/run: seconds of a run without validation. {edge}",
         box=box.SIMPLE_HEAD,
         caption_justify="left",
         padding=(0, 1, 0, 0),
     )
-    columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step", "seconds")
+    columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step", "s/run")
     for column in columns:
-        table.add_column(column, justify="left" if column == "optimizer" else "right")
-    for row, rate in zip(results, best, strict=True):
+        first = column == "optimizer"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
+    for row, shown in zip(results, best, strict=True):
         table.add_row(
             row.optimizer,
-            rate,
+            shown,
             f"{row.loss:.3f}±{row.loss_spread:.3f}",
             f"{row.accuracy:.1%}",
             str(steps)

@@ -39,7 +39,7 @@ def memory(
         dtype: Type of all weights; if not given, their own (float32 for --shape).
         momentum_dtype: Type of our optimizers' momentum, as in their options; float32 if not given.
         adam_dtype: The same for Adam's path (embeddings, heads, vectors); int8 from 4096 entries on.
-        shards: Ranks that divide the weights, as FSDP2 does; a budget is for all. Also counts what each sends.
+        shards: Ranks that divide the weights, as FSDP2 does; a budget is for all. Shows what each sends.
         replicas: Number of copies of the sharded weights (HSDP).
     """
     from sketchy.cli import memory_report as report

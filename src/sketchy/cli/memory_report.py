@@ -84,7 +84,7 @@ class Report:
         self.on_ranks: list[tuple[Holder, OnRanks]] = [
             (holder, on_ranks(holder.ours, weights.values(), shards, replicas, **holder.options))
             for holder, _ in self.rows
-            if holder.ours is not None and shards > 1
+            if holder.ours is not None and shards > 1 and not holder.few_bits
         ]
         self.budget = None if budget is None else parse_bytes(budget)
         self.fits: list[Fit] = []

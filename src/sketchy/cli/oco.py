@@ -91,7 +91,7 @@ def oco(
     finally:
         _write(plan, out, console, picture=complete)  # it takes longer than a stop should
     if not complete:
-        console.print(f"stopped; everything is saved in {out}; run the same command to resume")
+        console.print(f"stopped; what was done is saved in {out}; run the same command to resume")
         raise SystemExit(130)
 
 
@@ -117,8 +117,8 @@ def _write(plan: "Plan", out: Path, console: "Console", *, picture: bool) -> Non
         write(out / "curves.png", plot.average_losses(curves, title=table.title(plan)))
     header, *lines = table.cells(plan, rows)
     columns = [Column(name, no_wrap=name == "learner") for name in header]
-    looks = {"box": box.SIMPLE, "title_justify": "left", "caption_justify": "left"}
-    shown = Table(*columns, title=Text(table.title(plan)), caption=Text(table.note(lines)), **looks)
+    shown = Table(*columns, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")
+    shown.caption, shown.caption_justify = Text(table.note(lines)), "left"
     for line in lines:
         shown.add_row(*line)
     console.print(shown)

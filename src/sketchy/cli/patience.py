@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from select import select
 
-PATIENCE = 1.5  # seconds
+PATIENCE = 1.2  # seconds
+STOPPED = 130  # the exit status
 
 
 @contextmanager
 def patience(last_word: str) -> Iterator[None]:
-    """After a Ctrl-C, give a command some time to save and to stop by itself; then say a last word and end it.
+    """After a Ctrl-C, give a command some time to save and to stop; then say a last word and end it.
 
-    A long call of a library delays the exception that Python raises, and some code swallows it (imports do).
-    So a thread listens to the signal itself. Files are written whole or not at all, so earlier ones stay.
+    A long call of a library delays the exception that Python raises, and some code swallows it, as imports
+    do. So a thread listens to the signal itself. Files are written whole or not at all, so earlier ones stay.
     """
     if os.name != "posix" or threading.current_thread() is not threading.main_thread():
         yield
@@ -49,7 +50,7 @@ def _listen(ear: int, last_word: str) -> None:
     tidy = threading.Thread(target=atexit._run_exitfuncs, daemon=True)  # remove temporary directories
     tidy.start()
     tidy.join(0.2)
-    os._exit(130)
+    os._exit(STOPPED)
 
 
 def _kill_workers() -> None:

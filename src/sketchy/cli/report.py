@@ -7,9 +7,11 @@ from tyro.conf import Positional, arg
 
 from sketchy.cli.mistakes import user_mistakes
 
+RUNS = arg(metavar="RUN_DIR ...", help_behavior_hint="(at least one)")
+
 
 def report(
-    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN_DIR ...", help_behavior_hint="(at least one)")]] = (),
+    runs: Positional[Annotated[tuple[Path, ...], RUNS]] = (),
     out: Path = Path("runs/report.html"),
     json: bool = False,
 ) -> None:

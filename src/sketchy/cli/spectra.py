@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.cli.patience import STOPPED
 
 if TYPE_CHECKING:
     from sketchy.analysis.spectra import Spectrum
     from sketchy.experiments.spectra import Band, Watched
     from sketchy.experiments.tasks import Task
-
-
-STOPPED = 130  # exit status after a Ctrl-C
 
 
 def spectra(
