@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 from tyro.conf import Positional, Suppress, arg
 
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.cli.patience import PATIENCE
 
 
 def bench(
@@ -76,16 +77,20 @@ def benchmarks(root: Path) -> dict[str, Benchmark]:
 
 
 def _run(root: Path, module: str, arguments: tuple[str, ...]) -> int:
-    """The exit status. On a Ctrl-C the benchmark saves its work, so this waits for it."""
+    """The exit status. On a Ctrl-C the benchmark saves its work, so this waits for it, but not for long."""
     import signal
     import subprocess
     import sys
+    from threading import Timer
 
     process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=root)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limit = Timer(0.8 * PATIENCE, process.kill)
+    limit.daemon = True
+    before = signal.signal(signal.SIGINT, lambda *_: None if limit.is_alive() else limit.start())
     try:
         status = process.wait()
     finally:
+        limit.cancel()
         signal.signal(signal.SIGINT, before)
     return status if status >= 0 else 128 - status  # a signal ended it
 
