@@ -153,6 +153,8 @@ def test_a_peers_momentum_and_second_moments_are_told_apart(
         (SketchySOAP, {"rank": 3}),
         (SketchySOAP, {"rank": 3, "adam_dtype": "int8"}),
         (SketchySOAP, {"rank": 100}),
+        (SketchySOAP, {}),
+        (SketchyShampoo, {"block_size": 50}),
         (Shampoo, {"block_size": 5}),
     ],
     ids=str,
@@ -161,7 +163,7 @@ def test_ours_is_the_real_state_part_by_part(
     optimizer: type[Engine], options: dict[str, Any], dtype: torch.dtype, momentum_dtype: Any
 ) -> None:
     options = {**options, "momentum_dtype": momentum_dtype}
-    params = real({**SHAPES, "large_embed.weight": (80, 60)}, dtype)
+    params = real({**SHAPES, "large_embed.weight": (80, 60), "square.weight": (64, 64)}, dtype)
     made = optimizer(list(params.items()), **options)
     walk(made, params.values())
     found = total(described(params).values(), planned(optimizer, **options))

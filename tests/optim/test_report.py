@@ -131,6 +131,29 @@ def test_the_default_rank_does_not_depend_on_how_the_state_is_stored() -> None:
     assert loaded.report().bytes == held(loaded) < held(saved)
 
 
+@pytest.mark.parametrize("saved_rank", [None, 64])
+def test_a_checkpoint_goes_on_with_the_rank_that_it_was_saved_with(saved_rank: int | None) -> None:
+    """Older versions saved rank=64, which was the default."""
+    ends = []
+    for stopped in (False, True):
+        torch.manual_seed(0)
+        model = layers(64, 1)
+        options = {} if saved_rank is None else {"rank": saved_rank}
+        optimizer = SketchySOAP(model.named_parameters(), **options)
+        for step in range(4):
+            if stopped and step == 2:
+                state = optimizer.state_dict()
+                optimizer = SketchySOAP(model.named_parameters())
+                optimizer.load_state_dict(state)
+            for i, p in enumerate(model.parameters()):
+                generator = torch.Generator().manual_seed(10 * step + i)
+                p.grad = torch.randn(p.shape, generator=generator, dtype=F64).float()
+            optimizer.step()
+        ends.append([p.detach() for p in model.parameters()])
+        assert optimizer.report().rows[0].ranks == ((64, 64) if saved_rank else (21, 21))
+    assert all(torch.equal(p, q) for p, q in zip(*ends, strict=True))
+
+
 def test_its_plain_form_is_json_and_its_short_form_is_one_line() -> None:
     optimizer = trained(layers())
     report = optimizer.report()

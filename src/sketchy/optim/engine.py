@@ -91,8 +91,8 @@ class Engine(Optimizer):
 
     def _refuse_unknown(self, options: Mapping[str, Any], where: str = "") -> None:
         kind, known = type(self).__name__, tuple(self._options())
-        for name in options:
-            if name in known or name in table.OfTorch.__annotations__:
+        for name in options.keys() - set(known):
+            if name in table.OfTorch.__annotations__:
                 continue
             if name in self.without:
                 raise ValueError(f"{name}={options[name]!r}{where}: {kind} has no such option")
