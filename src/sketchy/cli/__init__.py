@@ -38,7 +38,7 @@ Exit status: 0 success, 1 failure, 2 invalid command or options, 130 Ctrl-C.
 
 
 def program() -> None:
-    """The program `sketchy`. After a Ctrl-C it leaves without Python's tidying, which takes up to a second."""
+    """The program `sketchy`. After a Ctrl-C it leaves without Python's tidying, which may take a second."""
     try:
         main()
     except SystemExit as stop:
