@@ -1,6 +1,8 @@
 """The report: who is counted, which rows share a line, what is compared with AdamW, and its other forms."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,6 +104,15 @@ def test_the_default_rank_keeps_no_more_than_adamw_and_the_report_says_so(
     assert (f"rank=None chose {chosen} instead of 64" in str(optimizer.report())) != full
     if not full:  # one more is too much
         assert cls([("w", p)], rank=chosen + 1).report().bytes > 8 * p.numel()
+
+
+@pytest.mark.parametrize(("shape", "rank"), [((64, 64), 21), ((128, 128), 44), ((8, 4096), 7)])
+def test_the_page_on_memory_names_the_ranks_that_are_chosen(shape: tuple[int, int], rank: int) -> None:
+    axes = SketchySOAP.plan_of(shape, torch.float32).axes
+    assert max(axis.rank for axis in axes if axis is not None) == rank
+    page = " ".join((Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8").split())
+    m, n = shape
+    assert re.search(rf"\b{rank} for (an adapter of )?{m} x {n}\b", page)
 
 
 def test_a_given_rank_is_that_rank_and_small_weights_keep_64() -> None:
