@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.common.arguments import at_least, positive
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.markdown import table
-from sketchy.analysis.memory import GROUPS, Weight
+from sketchy.analysis.state import GROUPS, Weight
 from sketchy.analysis.traffic import Message, batches_on_ranks, on_ranks
 from sketchy.analysis.weights import of_factory
 from sketchy.experiments.mistakes import user_mistakes

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from sketchy.optim import SketchyAdagrad as SketchyAdagrad
     from sketchy.optim import SketchyShampoo as SketchyShampoo
     from sketchy.optim import SketchySOAP as SketchySOAP
+    from sketchy.optim import create_optimizer as create_optimizer
+    from sketchy.optim import log as log
     from sketchy.optim import param_groups as param_groups
 
 __version__ = "0.1.0"
@@ -25,7 +27,11 @@ _HOMES = {
     "FrequentDirections": "sketchy.frequent_directions",
     "SpectrumMonitor": "sketchy.analysis.spectra",
 } | dict.fromkeys(
-    ("Shampoo", "SketchyAdagrad", "SketchyShampoo", "SketchySOAP", "param_groups"), "sketchy.optim"
+    (
+        *("Shampoo", "SketchyAdagrad", "SketchyShampoo", "SketchySOAP"),
+        *("create_optimizer", "log", "param_groups"),
+    ),
+    "sketchy.optim",
 )
 
 

@@ -7,23 +7,16 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.registry.dense_soap import SOAP
+from benchmarks.registry.optimizers import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
-from sketchy.analysis.memory import (
-    SOAP_LONGEST,
-    Held,
-    Holder,
-    Weight,
-    by_group,
-    fit,
-    holders,
-    human,
-    planned,
-    total,
-)
+from sketchy.analysis.memory import Holder, by_group, fit, holders, human, planned, total
+from sketchy.analysis.peers import SOAP_LONGEST
+from sketchy.analysis.state import Held, Weight
+from sketchy.experiments.training import state_bytes
 from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 
@@ -67,7 +60,9 @@ def held(optimizer: Optimizer, *names: str) -> int:
 
 
 def holder(name: str, **options: Any) -> Holder:
-    return next(c for c in holders((2, 3), **options) if c.name == name)
+    """By its name, or by its name and setting."""
+    found = holders((2, 3), **options)
+    return next(c for c in found if f"{c.name}, {c.setting}" == name or c.name == name)
 
 
 PEERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -89,6 +84,43 @@ def test_a_peers_formula_is_its_real_state(name: str, dtype: torch.dtype) -> Non
         optimizer = PEERS[name](params.values())
         walk(optimizer, params.values())
         assert holder(name).held(described(params)[one]).total == held(optimizer), shape
+
+
+def adafactor_with_momentum(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+    optimization = pytest.importorskip("transformers.optimization")
+    options = {"lr": 1e-3, "beta1": 0.9, "relative_step": False, "scale_parameter": False}
+    return optimization.Adafactor([p for _, p in named], **options)
+
+
+def of_registry(name: str, *packages: str) -> Callable[[Any], Optimizer]:
+    def make(named: list[tuple[str, nn.Parameter]]) -> Optimizer:
+        for package in packages:
+            pytest.importorskip(package)
+        return build(name, named)
+
+    return make
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("label", "make"),
+    [
+        ("Muon, ", of_registry("muon")),
+        ("Adafactor, momentum", adafactor_with_momentum),
+        ("GaLore, rank 128", of_registry("po_galore", "pytorch_optimizer")),
+        pytest.param(
+            "AdamW, 8 bits", of_registry("torchao_adamw_8bit", "torchao"), marks=pytest.mark.slow
+        ),  # it compiles
+    ],
+)
+def test_the_formula_of_a_peer_that_treats_weights_differently_is_its_real_state(
+    label: str, make: Callable[[Any], Optimizer]
+) -> None:
+    shapes = {name: shape for name, shape in SHAPES.items() if name != "row"}
+    params = real({**shapes, "long.weight": (300, 140), "square.weight": (64, 64), "wte.weight": (512, 8)})
+    optimizer = make(list(params.items()))
+    walk(optimizer, params.values())
+    assert total(described(params).values(), holder(label).held).total == state_bytes(optimizer)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +153,8 @@ def test_a_peers_momentum_and_second_moments_are_told_apart(
         (SketchySOAP, {"rank": 3}),
         (SketchySOAP, {"rank": 3, "adam_dtype": "int8"}),
         (SketchySOAP, {"rank": 100}),
+        (SketchySOAP, {}),
+        (SketchyShampoo, {"block_size": 50}),
         (Shampoo, {"block_size": 5}),
     ],
     ids=str,
@@ -129,7 +163,7 @@ def test_ours_is_the_real_state_part_by_part(
     optimizer: type[Engine], options: dict[str, Any], dtype: torch.dtype, momentum_dtype: Any
 ) -> None:
     options = {**options, "momentum_dtype": momentum_dtype}
-    params = real({**SHAPES, "large_embed.weight": (80, 60)}, dtype)
+    params = real({**SHAPES, "large_embed.weight": (80, 60), "square.weight": (64, 64)}, dtype)
     made = optimizer(list(params.items()), **options)
     walk(made, params.values())
     found = total(described(params).values(), planned(optimizer, **options))
@@ -143,21 +177,32 @@ def test_ours_is_the_real_state_part_by_part(
 
 def test_the_table_of_contenders_is_that_of_the_real_optimizers_and_ours_at_each_rank() -> None:
     found = [(c.name, c.rank) for c in holders((2, 9))]
-    peers = ["SGD", "Adafactor", "AdamW", "Shampoo", "SOAP", "GGT"]
+    peers = ["SGD", *["Adafactor"] * 2, *["AdamW"] * 2, "Muon", "GaLore", "Shampoo", "SOAP", "GGT"]
     ours = [(name, rank) for name in ("SketchyShampoo", "SketchySOAP") for rank in (2, 9)]
-    assert found == [*((name, None) for name in peers), *ours]
+    assert found == [*((name, None) for name in peers), *ours, ("SketchySOAP", 9)]
+    assert holders((2, 9))[-1].setting == "rank 9, int4"
+    # with bits of one's own there is no row of ours with others
+    assert [c.rank for c in holders((2, 9), momentum_dtype="int8") if c.name == "SketchySOAP"] == [2, 9]
 
 
 def test_numbers_of_a_4096_x_1024_weight() -> None:
     """The number of floats, counted by hand: the test would notice padding or a term counted twice."""
     m, n = 4096, 1024
     weight = Weight((m, n))
-    floats = {c.name: (c.held(weight).momentum / 4, c.held(weight).second_moment / 4) for c in holders((64,))}
+    floats = {}
+    for c in holders((64,)):
+        held = c.held(weight)
+        floats.setdefault(c.name, (held.momentum / 4, held.second_moment / 4))
+        floats[f"{c.name}, {c.setting}"] = (held.momentum / 4, held.second_moment / 4)
     assert floats["SGD"] == (m * n, 0)
     assert floats["AdamW"] == (m * n, m * n)
     assert floats["Adafactor"] == (0, m + n)
     assert floats["SOAP"] == (m * n, 2 * m * m + 2 * n * n + m * n)
     assert floats["GGT"] == (0, 200 * m * n)
+    assert floats["Muon"] == (m * n, 0)
+    assert floats["GaLore"] == (128 * m, 128 * (m + n))
+    assert floats["Adafactor, momentum"] == (m * n, m + n)
+    assert floats["AdamW, 8 bits"] == (m * n / 4 + m * n / 256,) * 2
     # four blocks, two sides each: a basis of 1024 x 1024, and eigenvalues, mass and bound of 8 bytes
     assert floats["Shampoo"] == (m * n, 8 * (1024 * 1024 + 2 * (1024 + 2)))
     sketches = 64 * (m + n) + 2 * 2 * (64 + 2)

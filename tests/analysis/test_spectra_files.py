@@ -63,8 +63,20 @@ class Writer:
         self.seen[tag] = value
 
 
-def test_scalars_go_to_a_writer():
-    net, stream, writer = Net(6, 8), gradients(4, (6, 8)), Writer()
+class Run(Writer):
+    """A run of Weights & Biases; it takes all numbers of a step at once."""
+
+    add_scalar = property()  # type: ignore[assignment]  # it has none
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        assert step not in self.__dict__.setdefault("steps", [])
+        self.steps.append(step)
+        self.seen |= values
+
+
+@pytest.mark.parametrize("kind", [Writer, Run])
+def test_scalars_go_to_a_writer(kind):
+    net, stream, writer = Net(6, 8), gradients(4, (6, 8)), kind()
     records = follow(net, net.weight, stream, tensorboard=writer).records
     assert len(writer.seen) == 8
     assert writer.seen["intrinsic_dimension/weight/left"] == records[0].intrinsic_dimension

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from sketchy import Shampoo, SketchyShampoo, SketchySOAP
-from sketchy.analysis.memory import Weight, planned, total
+from sketchy.analysis.memory import planned, total
+from sketchy.analysis.state import Weight
 from sketchy.analysis.traffic import Mesh, Message, on_ranks
 from sketchy.optim.engine import Engine
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.speed.sharded_estimate import OURS, Cost, Options, Products, fsdp, gathered, main, ours, owned
 
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.analysis.memory import Weight
+from sketchy.analysis.state import Weight
 from sketchy.analysis.traffic import batches_on_ranks, on_ranks
 from sketchy.optim.engine import Engine
 

@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 
 import pytest
@@ -21,10 +22,19 @@ def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys
         start, end = row["curve"][0][1], row["curve"][-1][1]
         assert end == pytest.approx(row["loss"]) and end < 0.9 * start
         assert row["rate"] in (0.003, 0.01)
+        assert row["seconds"] > 20 * row["milliseconds"] / 1000 > 0
     assert (tmp_path / "demo" / "training.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     assert all(row["optimizer"] in printed for row in rows)
-    assert all(word in printed for word in ("steps", "accuracy", "state", "ms"))
+    assert all(word in printed for word in ("steps", "accuracy", "state", "ms/step", "s/run"))
+    assert len(re.findall(r" 0\.\d+ \* ", printed)) == 4  # both rates are edges
+    assert "edge of the grid" in " ".join(printed.split())
+
+
+def test_a_best_rate_inside_of_the_grid_has_no_star(tmp_path, capsys):
+    demo(out=tmp_path, rank=8, steps=20, seeds=1, rates=(1e-7, 0.01, 1e3))
+    printed = capsys.readouterr().out
+    assert " *" not in printed and "edge" not in printed
 
 
 QUICK = {"rank": 8, "steps": 4, "seeds": 2, "rates": (0.003, 0.01)}
@@ -33,7 +43,8 @@ QUICK = {"rank": 8, "steps": 4, "seeds": 2, "rates": (0.003, 0.01)}
 def rows(out):
     """Without the time, which differs in each run."""
     found = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if name != "milliseconds"} for row in found]
+    times = ("milliseconds", "seconds")
+    return [{name: value for name, value in row.items() if name not in times} for row in found]
 
 
 @pytest.fixture
@@ -83,7 +94,7 @@ def test_a_bad_rank_is_one_line_and_exit_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         demo(out=tmp_path, rank=1)
     assert stop.value.code == 2
-    assert capsys.readouterr().err == "sketchy demo: rank=1: must be an int, at least 2\n"
+    assert capsys.readouterr().err == "sketchy demo: rank=1: must be an int, at least 2, or None\n"
 
 
 @pytest.mark.parametrize(

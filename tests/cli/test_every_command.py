@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,35 @@ def test_every_public_name_loads_when_it_is_used() -> None:
     assert all(getattr(sketchy, name).__name__.endswith(name) for name in promised)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         sketchy.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_the_terminal_and_optional_arguments_look_so(name: str) -> None:
+    environment = os.environ | {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "sketchy", name, "--help"], capture_output=True, text=True, env=environment
+    )
+    assert ended.returncode == 0
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    assert "None" not in ended.stdout and "--no-" not in ended.stdout
+    absent = [p.name for p in signature(command(name)).parameters.values() if p.default is None]
+    assert ended.stdout.count("(optional)") == len(absent)
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    told = [
+        subprocess.run([*words, "--version"], capture_output=True, text=True, check=True).stdout
+        for words in ([sys.executable, "-m", "sketchy"], [str(Path(sys.executable).with_name("sketchy"))])
+    ]
+    assert told[0] == told[1] and told[0].strip()
+
+
+def test_a_misspelt_command_or_option_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status("meory") == 2
+    assert capsys.readouterr().err == "sketchy: unknown command 'meory'; did you mean memory?\n"
+    for name, slip, meant in (("memory", "--shpae", "--shape"), ("demo", "--rnk", "--rank")):
+        assert status(name, slip, "3") == 2
+        said = capsys.readouterr().err
+        assert "Perhaps you meant" in said and meant in said

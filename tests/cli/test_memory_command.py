@@ -16,7 +16,7 @@ from torch import nn
 
 import sketchy
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.analysis.memory import SOAP_LONGEST
+from sketchy.analysis.peers import SOAP_LONGEST
 from sketchy.analysis.traffic import on_ranks
 from sketchy.analysis.weights import of_shapes
 from sketchy.cli.memory import memory
@@ -99,16 +99,20 @@ def test_a_published_model_takes_under_5_seconds_and_a_gibibyte_and_its_totals_a
 def test_the_tables_name_every_optimizer_and_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     memory(shape=SHAPES, ranks=(4, 32), budget="12MiB")
     lines = capsys.readouterr().out.splitlines()
-    row = next(line for line in lines if "AdamW" in line)
+    row = next(line for line in lines if "AdamW " in line)
     assert row.split() == ["AdamW", "1.07", "MiB", "7.67", "MiB", "2.35", "KiB", "8.74", "MiB", "2"]
     for label in (
         "SGD",
-        "Adafactor",
+        "Adafactor, momentum",
+        "AdamW, 8 bits",
+        "Muon",
+        "GaLore, rank 128",
         "Shampoo",
         "SOAP",
         "GGT",
         "SketchyShampoo, rank 32",
         "SketchySOAP, rank 4",
+        "SketchySOAP, rank 32, int4",
     ):
         assert any(line.strip().startswith(label) for line in lines), label
     assert any(line.split() == ["300x200", "1", "300", "(exact)", "300", "(exact)"] for line in lines)
@@ -124,7 +128,7 @@ def test_json_is_alone_and_its_parts_sum_up(capsys: pytest.CaptureFixture[str], 
         assert row["bytes"] == sum(row["groups"].values())
         assert row["bytes"] == row["momentum"] + row["second_moment"] + row["other"]
         assert row["floats_per_weight"] == row["bytes"] / 4 / result["weights"]
-    assert [r["rank"] for r in result["optimizers"] if r["optimizer"] == "SketchySOAP"] == [4, 32]
+    assert [r["rank"] for r in result["optimizers"] if r["optimizer"] == "SketchySOAP"] == [4, 32, 32]
 
 
 def test_dtypes_of_weights_and_of_momentum_count(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +186,7 @@ def test_a_plan_where_nothing_is_sketched_says_so(capsys: pytest.CaptureFixture[
         ({"shape": ("4096*4",)}, "shape='4096*4': must be whole numbers joined by x, such as 4096x1024"),
         ({"shape": ("0x4",)}, "no weights given; use --shape 4096x1024, --model or --file"),
         ({"shape": ("9x9",), "ranks": ()}, "ranks is empty: give at least one rank, such as --ranks 16 64"),
-        ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2"),
+        ({"shape": ("9x9",), "ranks": (1,)}, "rank=1: must be an int, at least 2, or None"),
         (
             {"shape": ("9x9",), "budget": "8"},
             "budget='8': must be a number with a unit, such as 8GiB or 500MB",

@@ -25,4 +25,4 @@ def test_what_a_guide_calls_ours_is_there(page: str) -> None:
     names = set(re.findall(r"\bsketchy\.(\w+)\(", text)) | set(re.findall(r"`(Sketchy\w+|Shampoo)`", text))
     assert names and all(hasattr(sketchy, name) for name in names)
     settings = set(re.findall(r"`(\w+)=[^`]+`", text)) - {"sparse", "weights_only", "optimizers"}
-    assert settings - {"gradient_clip_val", "compile", "split"} <= OPTIONS.keys()
+    assert settings - {"gradient_clip_val", "compile", "split", "no_decay"} <= OPTIONS.keys()

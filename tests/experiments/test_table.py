@@ -57,6 +57,15 @@ def test_the_papers_places_follow_from_its_losses() -> None:
         assert set(losses) == set(sweep.PAPER_LEARNERS)
 
 
+def test_a_best_setting_at_the_edge_of_the_grid_is_marked() -> None:
+    rows = [row("ogd", loss, eta) for loss, eta in ((0.5, 1e-3), (0.3, 1e-2), (0.4, 1e-1))]
+    text = table.markdown(plan(), rows)
+    assert "| 0.01 |" in text and "edge" not in text
+    at_edge = table.markdown(plan(), rows[:2])
+    assert "| 0.01 * |" in at_edge and "\n\\*: at the edge of the grid" in at_edge
+    assert "edge" not in table.markdown(plan(), rows[1:2])  # one setting has no edges
+
+
 def test_a_diverged_setting_is_a_row_with_inf(tmp_path: Path) -> None:
     digits = load("digits", rows=200)
     data = Dataset("huge", digits.X.double() * 1e160, digits.y)

@@ -26,7 +26,7 @@ def operations(cls: type[torch.optim.Optimizer], layers: int) -> int:
     d = WIDTH
     shapes = [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d), (d,), (d,)]
     params = [nn.Parameter(torch.zeros(shape)) for _ in range(layers) for shape in shapes]
-    optimizer = cls(params, rank=8)
+    optimizer = cls([(f"{i}", p) for i, p in enumerate(params)], rank=8)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         for p in params:

@@ -24,7 +24,7 @@ def launches(kind: str, layers: int, **options: Any) -> Counter[str]:
     layer = [(3 * d, d), (3 * d,), (d, d), (4 * d, d), (4 * d,), (d, 4 * d), *[(d,)] * 6]
     shapes = [(50257, d), (1024, d), *layers * layer]
     params = [nn.Parameter(torch.empty(shape, device="meta")) for shape in shapes]
-    optimizer = getattr(sketchy, kind)(params, **options)
+    optimizer = getattr(sketchy, kind)([(f"{i}", p) for i, p in enumerate(params)], **options)
     for _ in range(3):
         for p in params:
             p.grad = torch.empty_like(p)

@@ -53,7 +53,7 @@ DAMAGES: dict[str, tuple[Callable[[State], Any], str]] = {
     "a parameter less": (lambda s: s["param_groups"][0]["params"].pop(), "parameters"),
     "a missing counter": (_drop("step"), "lacks step"),
     "an unknown tensor": (_put("exp_avg", torch.zeros(6, 5)), "has exp_avg"),
-    "a number for a tensor": (_put("skipped", 0.0), "skipped of type float"),
+    "a word for a tensor": (_put("skipped", "0"), "skipped of type str"),
     "a wrong shape": (_put("step", torch.zeros(3)), r"step of shape \(3,\)"),
     "a wrong dtype": (_put("step", torch.zeros((), dtype=torch.int32)), "step in torch.int32"),
     "a NaN": (_spoil, "NaN"),

@@ -14,8 +14,8 @@ from benchmarks import pages
 from optim import test_every_optimizer, test_state
 from optim.optimizers import CASES, F32, F64, Case, advance, assert_same, gradient, snapshot, stepped, weights
 from sketchy import SketchyShampoo, SketchySOAP
-from sketchy.analysis.memory import Weight as Stored
 from sketchy.analysis.memory import planned
+from sketchy.analysis.state import Weight as Stored
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
 from sketchy.optim import OPTIONS

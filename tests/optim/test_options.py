@@ -20,7 +20,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("lr", "0.1", "lr='0.1'"),
     ("lr", torch.tensor(-1.0), "lr=-1.0"),
     ("lr", torch.tensor(float("nan")), "lr=nan"),
-    ("lr", torch.ones(2), r"lr is a tensor of shape \(2,\)"),
+    ("lr", torch.ones(2), "Tensor lr must be 1-element"),  # in torch's words
+    ("lr", None, "lr=None"),
     ("betas", 0.9, "betas=0.9"),
     ("betas", (0.9,), r"betas=\(0.9,\)"),
     ("betas", (1.0, 0.9), "beta1=1.0"),
@@ -29,7 +30,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("betas", (0.9, None), "beta2=None"),
     ("rank", 1, "rank=1"),
     ("rank", 2.5, "rank=2.5"),
-    ("rank", None, "rank=None"),
+    ("rank", "64", "rank='64'"),
     ("rank", True, "rank=True"),
     ("eps", -1e-8, "eps=-1e-08"),
     ("eps", float("nan"), "eps=nan"),
@@ -83,9 +84,9 @@ def test_a_bad_option_is_refused_by_name_value_and_group(
         with pytest.raises(ValueError, match=f"{name}=.* in parameter group 1: .* has no such option"):
             case.cls([{"params": [p]}, {"params": [q], name: OPTIONS[name].default}])
         return
-    with pytest.raises(ValueError, match=f"^{message}: must "):
+    with pytest.raises(ValueError, match=f"^{message}: (must|its shape) "):
         case.cls([p], **{name: value})
-    with pytest.raises(ValueError, match=f"^{message} in parameter group 1: must "):
+    with pytest.raises(ValueError, match=f"^{message} in parameter group 1: (must|its shape) "):
         case.cls([{"params": [p]}, {"params": [q], name: value}])
 
     optimizer = case.make([p])
@@ -104,7 +105,8 @@ def test_a_bad_value_put_into_a_group_by_hand_is_refused_by_the_next_step_and_ch
     advance(optimizer, params, range(2))
     before = snapshot(optimizer)
     for name, value, message in BAD:
-        if name in case.cls.without or isinstance(value, torch.Tensor):  # reading tensors could take time
+        # reading tensors could take time
+        if name in case.cls.without or (isinstance(value, torch.Tensor) and value.numel() == 1):
             continue
         kept, optimizer.param_groups[0][name] = optimizer.param_groups[0][name], value
         with pytest.raises(ValueError, match=f"{message}.* in parameter group 0: "):
@@ -115,8 +117,10 @@ def test_a_bad_value_put_into_a_group_by_hand_is_refused_by_the_next_step_and_ch
 
 @every_class
 def test_an_unknown_option_is_refused_with_the_list_of_known_ones(case: Case) -> None:
-    with pytest.raises(TypeError, match="no option 'rnak'; it has lr, betas"):
-        case.cls([nn.Parameter(torch.zeros(2))], rnak=3)
+    with pytest.raises(TypeError, match=f"{case.cls.__name__} has no option 'k'; it has lr, betas"):
+        case.cls([nn.Parameter(torch.zeros(2))], k=3)
+    with pytest.raises(TypeError, match=r"no option 'weight_deacy'; did you mean weight_decay\?$"):
+        case.cls([nn.Parameter(torch.zeros(2))], weight_deacy=3)
 
 
 @every_class
@@ -149,9 +153,9 @@ def test_a_parameter_in_two_groups_is_refused_and_one_listed_twice_warns(case: C
 
 
 @every_class
-def test_flags_of_torch_in_groups_change_nothing_and_differentiable_is_refused(case: Case) -> None:
+def test_flags_of_torch_in_groups_change_nothing(case: Case) -> None:
     params, twins = weights(), weights()
-    flags = {"foreach": True, "fused": True, "capturable": True, "differentiable": False, "name": "decay"}
+    flags = {"foreach": True, "fused": True, "capturable": True, "differentiable": False, "amsgrad": False}
     flagged, plain = case.make([{"params": params, **flags}]), case.make(twins)
     advance(flagged, params, range(3))
     flagged.zero_grad()
@@ -163,11 +167,6 @@ def test_flags_of_torch_in_groups_change_nothing_and_differentiable_is_refused(c
         {k: v for k, v in snapshot(other).items() if k.count(".") > 1},
         {k: v for k, v in snapshot(flagged).items() if k.count(".") > 1},
     )
-    with pytest.raises(ValueError, match="differentiable=True in parameter group 0: must be False"):
-        case.make([{"params": weights(), "differentiable": True}])
-    for flag in ("foreach", "fused", "capturable", "differentiable"):
-        with pytest.raises(TypeError, match=f"no option '{flag}'"):
-            case.make(weights(), **{flag: True})
 
 
 @every_class

@@ -7,6 +7,7 @@ equal up to rounding, in float64, for gradients of full rank. (With low rank, in
 import os
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ FIXED = {"update_every": 1, "lr": LR, "weight_decay": 0.1}
 TOLERANCE = 1e-4  # of the length of a step; with β₂ = 0, a basis of one gradient amplifies rounding most
 
 
+@pytest.mark.filterwarnings("ignore:the parameters have no names")
 @settings(derandomize=not os.environ.get("SKETCHY_FUZZ"))
 @given(
     st.sampled_from(cases.KINDS).flatmap(lambda kind: st.tuples(st.just(kind), cases.options(kind))),

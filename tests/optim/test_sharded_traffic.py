@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ranks
 import sketchy
-from sketchy.analysis.memory import Weight
+from sketchy.analysis.state import Weight
 from sketchy.analysis.traffic import Message, on_ranks
 from sketchy.core import linalg, spread
 from sketchy.core.tasks import run, without_reading

@@ -1,21 +1,20 @@
 """The size of an optimizer's state, computed from the shapes of the weights.
 
 For our optimizers it is read from the plans that also make the real state. For other optimizers it is a
-formula; tests compare it with the real optimizers.
+formula (`peers.py`).
 """
 
 import inspect
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
-from sketchy.core.axes import merge
-from sketchy.optim import Shampoo, SketchyShampoo, SketchySOAP
+from sketchy.analysis import peers
+from sketchy.analysis.state import GROUPS, Held, Rule, Weight
+from sketchy.optim import SMALL, Shampoo, SketchyShampoo, SketchySOAP
 from sketchy.optim.engine import Engine
 from sketchy.optim.options import check
 from sketchy.optim.parts.contracts import Part
@@ -23,70 +22,7 @@ from sketchy.optim.slots import Meaning
 
 RANKS = (4, 16, 64, 256)
 SHAMPOO_BLOCK = 1024  # block size, as in the paper
-SOAP_LONGEST = 10_000  # max_precond_dim of SOAP's authors: a longer side has no factor and no basis
-GGT_WINDOW = 200  # number of gradients that are kept, as GGT's authors chose
-GROUPS = ("matrices", "embeddings", "vectors")  # output heads count as embeddings
 LEAST_RANK = 2
-
-_STEP = 4  # bytes of the step counter beside each weight
-
-
-@dataclass(frozen=True)
-class Weight:
-    """The properties of a weight on which an optimizer's state depends."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
-    path: str = "auto"  # sketch or adam; auto: chosen by shape
-
-    @classmethod
-    def named(cls, name: str | None, shape: Iterable[int], dtype: torch.dtype = torch.float32) -> "Weight":
-        """A weight with the path that our optimizers choose for this name and shape."""
-        shape = tuple(shape)
-        return cls(shape, dtype, SketchyShampoo.path_of(shape, name))
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.count * self.dtype.itemsize
-
-    @property
-    def sides(self) -> tuple[int, ...]:
-        """The axes that our optimizers precondition. An N-d weight is the matrix (first axis, all others)."""
-        return merge(self.shape, None)
-
-    @property
-    def group(self) -> str:
-        if SketchyShampoo.path_of(self.shape, path=self.path) == "sketch":
-            return GROUPS[0]
-        return GROUPS[1] if sum(size != 1 for size in self.shape) > 1 else GROUPS[2]
-
-
-@dataclass(frozen=True)
-class Held:
-    """Bytes of state, by purpose."""
-
-    momentum: int = 0
-    second_moment: int = 0  # everything for preconditioning: squares, factors, bases, windows
-    other: int = 0  # the graft's moments, counters
-
-    @property
-    def total(self) -> int:
-        return self.momentum + self.second_moment + self.other
-
-    def __add__(self, more: "Held") -> "Held":
-        return Held(
-            self.momentum + more.momentum, self.second_moment + more.second_moment, self.other + more.other
-        )
-
-    def __mul__(self, times: int) -> "Held":
-        return Held(times * self.momentum, times * self.second_moment, times * self.other)
-
-
-Rule = Callable[[Weight], Held]
 
 
 @dataclass(frozen=True)
@@ -100,44 +36,13 @@ class Holder:
     rank: int | None = None
     ours: type[Engine] | None = None  # the optimizer, if it is one of ours
     options: Mapping[str, Any] = field(default_factory=dict)  # of ours
+    few_bits: bool = False  # whether it is ours in few bits, beside its row with other options
 
     @classmethod
     def of(cls, optimizer: type[Engine], setting: str, second_moment: str, **options: Any) -> "Holder":
         """One of our optimizers."""
         rule, rank = planned(optimizer, **options), options.get("rank")
         return cls(optimizer.__name__, setting, second_moment, rule, rank, optimizer, options)
-
-
-# ---- peers: formulas
-
-
-def _sgd(w: Weight) -> Held:
-    return Held(momentum=w.bytes)
-
-
-def _adamw(w: Weight) -> Held:
-    return Held(w.bytes, w.bytes, _STEP)
-
-
-def _adafactor(w: Weight) -> Held:
-    """Torch's Adafactor: moments of rows and columns of the last two axes, no momentum."""
-    if len(w.shape) < 2:
-        return Held(0, w.bytes, _STEP)
-    *stack, m, n = w.shape
-    return Held(0, math.prod(stack) * (m + n) * w.dtype.itemsize, _STEP)
-
-
-def _soap(w: Weight) -> Held:
-    """A factor and a basis for each side of (first axis, all others), and Adam's two moments."""
-    if len(w.shape) < 2:
-        return _adamw(w)
-    sides = (w.shape[0], math.prod(w.shape[1:]))
-    squares = sum(d * d for d in sides if d <= SOAP_LONGEST)
-    return Held(w.bytes, w.bytes + 2 * squares * w.dtype.itemsize, _STEP)
-
-
-def _ggt(w: Weight) -> Held:
-    return Held(second_moment=GGT_WINDOW * w.bytes)
 
 
 # ---- ours: plans
@@ -167,14 +72,18 @@ def _bytes(part: Part) -> int:
 
 
 def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
-    """Other optimizers, then ours at several ranks. ``options`` are for ours."""
+    """Other optimizers, then ours at several ranks, one of them in few bits. ``options`` are for ours."""
     found = [
-        Holder("SGD", "momentum", "0", _sgd),
-        Holder("Adafactor", "no momentum", "m + n", _adafactor),
-        Holder("AdamW", "", "mn", _adamw),
+        Holder("SGD", "momentum", "0", peers.sgd),
+        Holder("Adafactor", "no momentum", "m + n", peers.adafactor),
+        Holder("Adafactor", "momentum", "m + n", peers.adafactor_momentum),
+        Holder("AdamW", "", "mn", peers.adamw),
+        Holder("AdamW", "8 bits", "mn / 4", peers.adamw_8bit),
+        Holder("Muon", "", "0", peers.muon),
+        Holder("GaLore", f"rank {peers.GALORE_RANK}", "r(m + n)", peers.galore),
         Holder.of(Shampoo, f"blocks of {SHAMPOO_BLOCK}", "m² + n²", block_size=SHAMPOO_BLOCK, **options),
-        Holder("SOAP", f"sides to {SOAP_LONGEST:,}", "2m² + 2n² + mn", _soap),
-        Holder("GGT", f"window {GGT_WINDOW}", "r mn", _ggt),
+        Holder("SOAP", f"sides to {peers.SOAP_LONGEST:,}", "2m² + 2n² + mn", peers.soap),
+        Holder("GGT", f"window {peers.GGT_WINDOW}", "r mn", peers.ggt),
     ]
     kinds: tuple[tuple[type[Engine], str], ...] = (
         (SketchyShampoo, "k(m + n)"),
@@ -183,6 +92,10 @@ def holders(ranks: Sequence[int] = RANKS, **options: Any) -> list[Holder]:
     for optimizer, formula in kinds:
         for rank in ranks:
             found.append(Holder.of(optimizer, f"rank {rank}", formula, rank=rank, **options))
+    if ranks and all(options.get(name) is None for name in SMALL):
+        rank = ranks[len(ranks) // 2]
+        small = Holder.of(SketchySOAP, f"rank {rank}, int4", kinds[1][1], rank=rank, **options | SMALL)
+        found.append(replace(small, few_bits=True))
     return found
 
 

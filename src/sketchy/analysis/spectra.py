@@ -24,6 +24,7 @@ from sketchy.core.arguments import check_count, check_number
 from sketchy.files import append, read_rows
 from sketchy.optim.engine import Engine
 from sketchy.optim.routing import names_of
+from sketchy.optim.scalars import is_writer, write_scalars
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class SpectrumMonitor:
         every: steps between two recordings.
         path: a file for the records. Each recording appends a JSON line for each record. Without a path, the
             records are kept in ``records``.
-        tensorboard: a directory for TensorBoard, or a writer with ``add_scalar``.
+        tensorboard: a directory for TensorBoard, or a writer: TensorBoard's, a run of Weights & Biases, or a
+            logger of Lightning (see `sketchy.log`).
         top: k, as a number of eigenvalues or as a share of the axis' length (the paper uses 256 of 1024).
         beta2: decay of the covariances.
         exact_up_to: the longest axis whose covariance is kept exactly. This takes dim² numbers, and the
@@ -243,11 +245,16 @@ class SpectrumMonitor:
             self.records += records
         else:
             append(self._path, *map(asdict, records))
-        for record in records if self._writer is not None else ():
-            place = f"{record.parameter}/{record.axis}" + (f"/{record.block}" if record.block else "")
-            for value in ("share", "intrinsic_dimension", "escaped_mass", "skipped"):
-                if (number := getattr(record, value)) is not None:
-                    self._writer.add_scalar(f"{value}/{place}", number, step)
+        if self._writer is not None:
+            write_scalars(self._writer, dict(_scalars(records)), step)
+
+
+def _scalars(records: list[Spectrum]) -> Iterator[tuple[str, float]]:
+    for record in records:
+        place = f"{record.parameter}/{record.axis}" + (f"/{record.block}" if record.block else "")
+        for value in ("share", "intrinsic_dimension", "escaped_mass", "skipped"):
+            if (number := getattr(record, value)) is not None:
+                yield f"{value}/{place}", number
 
 
 def _records(step: int, reading: Reading, top: int | float) -> Iterator[Spectrum]:
@@ -302,8 +309,8 @@ def _check_top(top: int | float) -> int | float:
 
 
 def _writer(tensorboard: Any) -> tuple[Any, bool]:
-    """The TensorBoard writer, and whether to close it."""
-    if tensorboard is None or hasattr(tensorboard, "add_scalar"):
+    """The writer, and whether to close it."""
+    if tensorboard is None or is_writer(tensorboard):
         return tensorboard, False
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sketchy.analysis.memory import Weight
+from sketchy.analysis.state import Weight
 from sketchy.core.arguments import check_count
 from sketchy.core.spread import Planned
 from sketchy.core.tasks import gather, run

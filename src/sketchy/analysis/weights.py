@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sketchy.analysis.memory import Weight
+from sketchy.analysis.state import Weight
 from sketchy.files import parse, told
 from sketchy.optim.routing import param_groups
 

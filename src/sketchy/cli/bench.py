@@ -6,10 +6,11 @@ from typing import Annotated, NamedTuple
 from tyro.conf import Positional, Suppress, arg
 
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.cli.patience import PATIENCE
 
 
 def bench(
-    name: Positional[Annotated[str | None, arg(metavar="NAME")]] = None,
+    name: Positional[Annotated[str | None, arg(metavar="[NAME]")]] = None,
     json: bool = False,
     arguments: Suppress[tuple[str, ...]] = (),
 ) -> None:
@@ -19,8 +20,8 @@ def bench(
 
     Example: sketchy bench step_time -- --quick
 
-    Runs the benchmark in the top directory of the repository, with the options that follow --, such as
-    --help. Results go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command
+    Runs the benchmark in the top directory of the repository, with the options that follow two dashes.
+    Results go to benchmarks/results, and `sketchy report` shows them. After a Ctrl-C the same command
     continues.
 
     Args:
@@ -76,16 +77,20 @@ def benchmarks(root: Path) -> dict[str, Benchmark]:
 
 
 def _run(root: Path, module: str, arguments: tuple[str, ...]) -> int:
-    """The exit status. On a Ctrl-C the benchmark saves its work, so this waits for it."""
+    """The exit status. On a Ctrl-C the benchmark saves its work, so this waits for it, but not for long."""
     import signal
     import subprocess
     import sys
+    from threading import Timer
 
     process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=root)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limit = Timer(0.8 * PATIENCE, process.kill)
+    limit.daemon = True
+    before = signal.signal(signal.SIGINT, lambda *_: None if limit.is_alive() else limit.start())
     try:
         status = process.wait()
     finally:
+        limit.cancel()
         signal.signal(signal.SIGINT, before)
     return status if status >= 0 else 128 - status  # a signal ended it
 

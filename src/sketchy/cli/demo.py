@@ -37,6 +37,7 @@ def demo(
 
     from sketchy.experiments import comparison, tasks
     from sketchy.experiments.pool import one_thread, stop_by_signal
+    from sketchy.experiments.table import mark, note
     from sketchy.files import write
 
     console = Console()
@@ -70,19 +71,25 @@ def demo(
 
     held_out = len(task.validation)
     tried = ", ".join(f"{rate:g}" for rate in rates)
+    best = [mark(row.rate, rates) for row in results]
+    edge = note([best])
     table = Table(
         title=f"{steps} steps on {len(task.train)} digits, {held_out} held out; mean of {seeds} seeds",
         caption=f"Each with the best of the learning rates {tried}; sketches of rank {rank}."
-        f" steps: to reach {results[0].optimizer}'s final loss; bytes: of optimizer state",
+        f" steps: to reach {results[0].optimizer}'s final loss; bytes: of optimizer state; ms/step: in the"
+        f" optimizer; s/run: seconds of a run without validation. {edge}",
         box=box.SIMPLE_HEAD,
+        caption_justify="left",
+        padding=(0, 1, 0, 0),
     )
-    columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step")
+    columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step", "s/run")
     for column in columns:
-        table.add_column(column, justify="left" if column == "optimizer" else "right")
-    for row in results:
+        first = column == "optimizer"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
+    for row, shown in zip(results, best, strict=True):
         table.add_row(
             row.optimizer,
-            f"{row.rate:g}",
+            shown,
             f"{row.loss:.3f}±{row.loss_spread:.3f}",
             f"{row.accuracy:.1%}",
             str(steps)
@@ -92,6 +99,7 @@ def demo(
             else f"{row.steps_to_first:.0f}",
             f"{row.bytes:,}",
             f"{row.milliseconds:.1f}",
+            f"{row.seconds:.1f}",
         )
     console.print(table)
 

@@ -24,7 +24,9 @@ def memory(
 ) -> None:
     """Count the bytes of optimizer state that a model needs, for our optimizers and for others.
 
-    Example: sketchy memory --model sketchy.experiments.architectures:gpt2_xl --budget 8GiB
+    Example: sketchy memory --model sketchy.experiments.architectures:gpt2_xl
+
+    Example: sketchy memory --shape 4096x1024 --shape 1024x1024 --budget 40MiB
 
     Args:
         shape: Shape of a weight, such as 4096x1024; may be repeated.
@@ -36,10 +38,8 @@ def memory(
         json: Print only JSON.
         dtype: Type of all weights; if not given, their own (float32 for --shape).
         momentum_dtype: Type of our optimizers' momentum, as in their options; float32 if not given.
-        adam_dtype: Type of our optimizers' moments on Adam's path (embeddings, heads, vectors), as in their
-            options; int8 is for weights with at least 4096 entries.
-        shards: Number of ranks (processes) that divide the weights, as FSDP2 does. Also counts what each rank
-            keeps and sends with our optimizers. A budget is for all shards together.
+        adam_dtype: The same for Adam's path (embeddings, heads, vectors); int8 from 4096 entries on.
+        shards: Ranks that divide the weights, as FSDP2 does; a budget is for all. Shows what each sends.
         replicas: Number of copies of the sharded weights (HSDP).
     """
     from sketchy.cli import memory_report as report

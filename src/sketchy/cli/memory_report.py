@@ -15,18 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sketchy.analysis import weights as sources
-from sketchy.analysis.memory import (
-    GROUPS,
-    SOAP_LONGEST,
-    Fit,
-    Held,
-    Holder,
-    Weight,
-    by_group,
-    fit,
-    holders,
-    human,
-)
+from sketchy.analysis.memory import Fit, Holder, by_group, fit, holders, human
+from sketchy.analysis.peers import SOAP_LONGEST
+from sketchy.analysis.state import GROUPS, Held, Weight
 from sketchy.analysis.traffic import Mesh, OnRanks, on_ranks
 from sketchy.optim import SketchyShampoo, SketchySOAP
 
@@ -93,7 +84,7 @@ class Report:
         self.on_ranks: list[tuple[Holder, OnRanks]] = [
             (holder, on_ranks(holder.ours, weights.values(), shards, replicas, **holder.options))
             for holder, _ in self.rows
-            if holder.ours is not None and shards > 1
+            if holder.ours is not None and shards > 1 and not holder.few_bits
         ]
         self.budget = None if budget is None else parse_bytes(budget)
         self.fits: list[Fit] = []
@@ -210,9 +201,9 @@ def print_tables(report: Report, plot: Path | None) -> None:
 def _estimates(report: Report) -> Table:
     table = Table(
         title=f"Optimizer state for {report.count:,} weights in {len(report.weights):,} tensors",
-        caption="floats: of 4 bytes, per weight. Shampoo and the sketched optimizers use Adam for embeddings,"
-        " output heads and vectors. SOAP does not precondition sides longer than"
-        f" {SOAP_LONGEST:,}, its authors' default.",
+        caption="floats: of 4 bytes, per weight. Shampoo, the sketched optimizers, Muon and GaLore use Adam"
+        " for embeddings, output heads and vectors. SOAP does not precondition sides longer than"
+        f" {SOAP_LONGEST:,}, its authors' default. int4: sketchy.optim.SMALL, state in few bits.",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         caption_justify="left",

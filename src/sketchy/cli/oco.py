@@ -76,6 +76,7 @@ def oco(
         sweep.claim(out, plan)
     for note in dataset.notes():
         console.print(f"note: {note}", style="yellow")
+    complete = False
     try:
         with stop_by_signal() as stop, _progress(console) as progress:
             bars = {name: progress.add_task(name, total=plan.rows) for name in names}
@@ -88,19 +89,19 @@ def oco(
                 stopped=stop.is_set,
             )
     finally:
-        _write(plan, out, console)
+        _write(plan, out, console, picture=complete)  # it takes longer than a stop should
     if not complete:
-        console.print(f"stopped; everything is saved in {out}; run the same command to resume")
+        console.print(f"stopped; what was done is saved in {out}; run the same command to resume")
         raise SystemExit(130)
 
 
-def _write(plan: "Plan", out: Path, console: "Console") -> None:
-    """Write the rows, the table and the picture of the learners that have finished."""
+def _write(plan: "Plan", out: Path, console: "Console", *, picture: bool) -> None:
+    """Write the rows, the table and, if wanted, the picture of the learners that have finished."""
     from rich import box
     from rich.table import Column, Table
     from rich.text import Text
 
-    from sketchy.experiments import plot, sweep, table
+    from sketchy.experiments import sweep, table
     from sketchy.files import write
 
     results = sweep.results(plan, out)
@@ -109,14 +110,19 @@ def _write(plan: "Plan", out: Path, console: "Console") -> None:
     rows = table.rows(plan, results)
     write(out / "results.jsonl", table.jsonl(rows))
     write(out / "table.md", table.markdown(plan, rows))
-    write(out / "curves.png", plot.average_losses(table.best_curves(plan, results), title=table.title(plan)))
+    if picture:
+        from sketchy.experiments import plot
+
+        curves = table.best_curves(plan, results)
+        write(out / "curves.png", plot.average_losses(curves, title=table.title(plan)))
     header, *lines = table.cells(plan, rows)
     columns = [Column(name, no_wrap=name == "learner") for name in header]
     shown = Table(*columns, title=Text(table.title(plan)), box=box.SIMPLE, title_justify="left")
+    shown.caption, shown.caption_justify = Text(table.note(lines)), "left"
     for line in lines:
         shown.add_row(*line)
     console.print(shown)
-    console.print(f"{out}: results.jsonl, table.md, curves.png")
+    console.print(f"{out}: results.jsonl, table.md{', curves.png' if picture else ''}")
 
 
 def _progress(console: "Console") -> "Progress":

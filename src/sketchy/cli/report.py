@@ -7,9 +7,11 @@ from tyro.conf import Positional, arg
 
 from sketchy.cli.mistakes import user_mistakes
 
+RUNS = arg(metavar="RUN_DIR ...", help_behavior_hint="(at least one)")
+
 
 def report(
-    runs: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN_DIR")]] = (),
+    runs: Positional[Annotated[tuple[Path, ...], RUNS]] = (),
     out: Path = Path("runs/report.html"),
     json: bool = False,
 ) -> None:
@@ -17,8 +19,8 @@ def report(
 
     Example: sketchy report runs benchmarks/results --out runs/report.html
 
-    Shows the results of `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample`, the benchmarks, and
-    `sketchy memory --json > runs/NAME/memory.json`. Unsupported files are listed at the end.
+    Shows the results of `sketchy demo`, `oco`, `spectra`, `sketch`, `counterexample`, the benchmarks,
+    and `sketchy memory --json > runs/NAME/memory.json`. Unsupported files are listed at the end.
 
     Args:
         runs: Directories of runs, or single files.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from sketchy.cli.mistakes import user_mistakes
+from sketchy.cli.patience import STOPPED
 
 if TYPE_CHECKING:
     from sketchy.analysis.spectra import Spectrum
@@ -84,6 +85,8 @@ def spectra(
             options = Watched(task, optimizer, rate, rank, top, steps, every, seed)
             status = _train(loaded, options, out, out / "tensorboard" if tensorboard else None, save_every)
             title = f"{task}, {optimizer}"
+        if status == STOPPED:  # pictures take longer than a stop should
+            raise SystemExit(status)
         records = read(path)
         if not records and not status:
             raise ValueError(f"{path}: no records; a run must reach a step that is a multiple of --every")
@@ -94,7 +97,7 @@ def spectra(
 
 
 def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None, save_every: float) -> int:
-    """Train and return the exit status: 130 if the user stopped the run, 1 if it diverged."""
+    """Train and return the exit status: STOPPED if the user stopped the run, 1 if it diverged."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -112,7 +115,7 @@ def _train(task: "Task", options: "Watched", out: Path, tensorboard: Path | None
         return 1
     if record.step < options.steps:
         _tell(f"stopped at step {record.step}; everything is saved in {out}; run the same command to resume")
-        return 130
+        return STOPPED
     return 0
 
 

@@ -43,6 +43,7 @@ class OptimizerResult:
     steps_to_first: float | None  # to reach the first optimizer's loss; None for the first, or if never
     bytes: int  # of optimizer state
     milliseconds: float  # of one optimizer step
+    seconds: float  # of a run, without validation
     curve: tuple[tuple[int, float], ...]  # (step, mean validation loss)
 
 
@@ -104,6 +105,7 @@ def _row(name: str, rate: float, records: Sequence[Record], target: float | None
         steps_to_first=_mean(steps) if len(steps) == len(records) else None,
         bytes=records[0].optimizer_bytes,
         milliseconds=_mean([1e3 * record.optimizer_seconds / max(1, record.step) for record in records]),
+        seconds=_mean([record.seconds for record in records]),
         curve=tuple((look[0].step, _mean([x.loss for x in look])) for look in looks),
     )
 

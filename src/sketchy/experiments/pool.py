@@ -1,9 +1,11 @@
 """Named pieces of work, run in several processes. They report their progress and stop when asked."""
 
+import math
 import multiprocessing
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +15,7 @@ from typing import Any
 
 import torch
 
+GRACE = 0.8  # seconds
 Report = Callable[[str, int], None]  # called with the name of a piece and its progress
 Stopped = Callable[[], bool]  # whether to save and stop
 Work = Callable[[str, Report, Stopped], bool]  # does the named piece; returns whether it was finished
@@ -33,7 +36,7 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
     """Do all pieces, ``processes`` at a time with one thread each. Returns whether all were finished.
 
     ``work`` is sent to other processes, so it must pickle. If a piece raises an error, it is raised here
-    after all other pieces have ended.
+    after all other pieces have ended. Once ``stopped`` returns True, processes have GRACE seconds to save.
     """
     if processes == 1 or len(names) == 1:
         with one_thread():
@@ -43,11 +46,18 @@ def spread(work: Work, names: Sequence[str], processes: int, report: Report, sto
     with ProcessPoolExecutor(min(processes, len(names)), context, _begin, (reports, stop)) as pool:
         with _deaf_children():
             pieces: list[Future[bool]] = [pool.submit(_do, work, name) for name in names]
-        while not all(piece.done() for piece in pieces):
-            if stopped():
+        limit = math.inf
+        while not all(piece.done() for piece in pieces) and time.monotonic() < limit:
+            if stopped() and not stop.is_set():
                 stop.set()
+                limit = time.monotonic() + GRACE
             with suppress(queue.Empty):
                 report(*reports.get(timeout=0.1))
+        if stop.is_set():  # some are still being started, or have much to save: the last save counts
+            finished = all(piece.done() and not piece.exception() and piece.result() for piece in pieces)
+            for worker in list(pool._processes.values()):
+                worker.kill()
+            return finished
         with suppress(queue.Empty):
             while True:
                 report(*reports.get(timeout=0.1))

@@ -65,7 +65,9 @@ def _online(path: Path, found: list[ResultRow]) -> Blocks:
     header, *cells = table.cells(plan, rows)
     order = [1, *(i for i in range(len(header)) if i != 1)]  # the learner first
     ranked = Table(
-        [header[i] for i in order], [[line[i] for i in order] for line in cells], table.title(plan)
+        [header[i] for i in order],
+        [[line[i] for i in order] for line in cells],
+        ". ".join(filter(None, (table.title(plan), table.note(cells)))),
     )
     shown: list[Table | Plot | Unread] = [ranked]
     results = []

@@ -71,6 +71,20 @@ def ranking(rows: Sequence[SettingResult]) -> list[SettingResult]:
     return sorted(best.values(), key=lambda row: row.average_loss)
 
 
+EDGE = "*: at the edge of the grid, so a value outside of it may be better"
+
+
+def mark(value: float, tried: Sequence[float]) -> str:
+    """A best value, with a star if it is the lowest or highest that was tried."""
+    edge = len(set(tried)) > 1 and value in (min(tried), max(tried))
+    return f"{value:.3g}{' *' if edge else ''}"
+
+
+def note(cells: Sequence[Sequence[str]]) -> str:
+    """What a star means, if there is one."""
+    return EDGE if any(cell.endswith(" *") for line in cells for cell in line) else ""
+
+
 def cells(plan: Plan, rows: Sequence[SettingResult]) -> list[list[str]]:
     """The table as text, the header first. With a column for the paper's numbers, if there are any."""
     paper = PAPER.get(plan.data)
@@ -80,7 +94,9 @@ def cells(plan: Plan, rows: Sequence[SettingResult]) -> list[list[str]]:
         losses = [other.average_loss for other in rows if other.learner == row.learner]
         loss = f"{row.average_loss:.4f}" if row.average_loss < 1000 else f"{row.average_loss:.2e}"
         diverged = f"{losses.count(float('inf'))} of {len(losses)}"
-        settings = [f"{row.error_rate:.4f}", f"{row.eta:.3g}", f"{row.delta:.3g}", diverged]
+        own = [other for other in rows if other.learner == row.learner]
+        eta = mark(row.eta, [other.eta for other in own])
+        settings = [f"{row.error_rate:.4f}", eta, mark(row.delta, [other.delta for other in own]), diverged]
         lines.append([str(place), row.learner, loss, paper.get(row.learner, "") if paper else "", *settings])
     return [line if paper else line[:3] + line[4:] for line in (header, *lines)]
 
@@ -121,4 +137,4 @@ def markdown(plan: Plan, rows: Sequence[SettingResult]) -> str:
             f"\nThe paper's numbers are for all {PAPER_ROWS[plan.data]:,} rows in file order, sketch size "
             f"{SKETCH_SIZE} and {GRID_POINTS} settings.\n"
         )
-    return text
+    return text + (f"\n\\{note(lines)}\n" if note(lines) else "")

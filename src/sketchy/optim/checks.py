@@ -66,7 +66,7 @@ not_negative = number("at least 0", lambda v: 0 <= v < float("inf"))
 def rate(name: str, value: Any) -> float | Tensor:
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"{name} is a tensor of shape {tuple(value.shape)}: must have one element")
+            raise ValueError(f"Tensor {name} must be 1-element: its shape is {tuple(value.shape)}")
         if not value.is_meta:
             not_negative(name, value.item())
         return value

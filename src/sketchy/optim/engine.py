@@ -8,7 +8,6 @@ remain. The step of a parameter depends on its own gradient only.
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, Unpack, overload
 
 import torch
@@ -23,7 +22,7 @@ from sketchy.optim.covariances import KnownCovariance, known_covariances
 from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_defaults_kept, restore_
 from sketchy.optim.plan import Design, Plan, plan
 from sketchy.optim.report import Report, report
-from sketchy.optim.routing import name_in, names_of
+from sketchy.optim.routing import name_in, names_of, warn_of_unnamed
 from sketchy.optim.schedule import fetch, scratch_bound, stacks_, waves
 from sketchy.optim.sharding import agreed, check_backends, sharding
 from sketchy.optim.slots import is_sharded
@@ -35,6 +34,7 @@ from sketchy.optim.step import step
 # values, which breaks the graph into pieces. With ``compile`` we make graphs of our own (`compiled.py`).
 # `torch.compiler.disable` would import the compiler here, which doubles the time of this import.
 _uncompiled = _disable_dynamo
+_DEFAULT: Any = object()  # not given; None is a value, which is refused
 
 
 class Engine(Optimizer):
@@ -70,8 +70,8 @@ class Engine(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float | Tensor | None = None,
-        betas: tuple[float, float] | None = None,
+        lr: float | Tensor = _DEFAULT,
+        betas: tuple[float, float] = _DEFAULT,
         *,
         split: Any = None,
         compile: bool | Mapping[str, Any] = False,
@@ -84,23 +84,24 @@ class Engine(Optimizer):
             self.compiled = Compiled(settings)
         known = self._options()
         self._refuse_unknown(options)
-        given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not None}
+        given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not _DEFAULT}
         super().__init__(params, table.check(known | given | options, ""))
+        if not self.design.flat:  # it sketches all weights
+            warn_of_unnamed(self.param_groups, self.design.path)
 
     def _refuse_unknown(self, options: Mapping[str, Any], where: str = "") -> None:
-        for name in options:
-            if name in self.without:
-                raise ValueError(f"{name}={options[name]!r}{where}: {type(self).__name__} has no such option")
-            if name in table.OPTIONS:
+        kind, known = type(self).__name__, tuple(self._options())
+        for name in options.keys() - set(known):
+            if name in table.OfTorch.__annotations__:
                 continue
-            # other libraries add keys of their own to groups (initial_lr, lr_scale): only typos are refused
-            meant = get_close_matches(name, self._options(), n=1, cutoff=0.85)
-            if where and meant:
-                raise ValueError(f"{name}={options[name]!r}{where}: no such option; did you mean {meant[0]}?")
+            if name in self.without:
+                raise ValueError(f"{name}={options[name]!r}{where}: {kind} has no such option")
             if not where:
-                raise TypeError(
-                    f"{type(self).__name__} has no option {name!r}; it has {', '.join(self._options())}"
-                )
+                guess = table.meant(name, known) or f"; it has {', '.join(known)}"
+                raise TypeError(f"{kind} has no option {name!r}{guess}")
+            # other libraries add keys of their own to groups (initial_lr, lr_scale): only typos are refused
+            if guess := table.meant(name, known, 0.85):
+                raise ValueError(f"{name}={options[name]!r}{where}: no such option{guess}")
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a parameter group. If one of its options is wrong, raise an error and add nothing."""
@@ -133,20 +134,24 @@ class Engine(Optimizer):
         return loss
 
     def report(self) -> Report:
-        """A printable table with a row for each parameter.
+        """A printable table of the parameters that are trained; similar ones share a line.
 
         Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
-        stored in few bits, there is also its relative rounding error. For sharded weights, notes say how much
-        of the state lies on this rank, and which gradients a step gathers.
+        stored in few bits, there is also its relative rounding error. Notes explain the columns, and compare
+        the bytes with AdamW's. For sharded weights, notes say how much of the state lies on this rank, and
+        which gradients a step gathers. See also `Report.summary` (one line) and `Report.to_dict`.
         """
         names = names_of(self.param_groups)
         rows = []
         for g, group in enumerate(self.param_groups):
             for i, p in enumerate(group["params"]):
+                if not (p.requires_grad or self.state.get(p)):  # frozen
+                    continue
                 plan = self._plan(group, p, names.get(p))
                 shards = sharding(p, plan, group, self.split)
                 rows.append((names.get(p, f"{g}.{i}"), p, plan, self.state.get(p, {}), group, shards))
-        return report(rows, scratch_bound(self.param_groups, self._plan, self.split))
+        scratch = scratch_bound(self.param_groups, self._plan, self.split)
+        return report(rows, scratch, type(self).__name__)
 
     def covariances(self) -> Iterator[KnownCovariance]:
         """The gradient covariances in the state, one for each preconditioned axis of each parameter."""
@@ -246,13 +251,18 @@ class Engine(Optimizer):
         Defaults were checked already. The value of a tensor is not checked: Python would have to wait for it.
         """
         for g, group in enumerate(self.param_groups):
-            own = {}
+            where = f" in parameter group {g}"
+            self._refuse_unknown(group, where)
+            own = {name: group[name] for name in table.REFUSED if name in group}
             for name, default in self.defaults.items():
-                value = group.get(name, default)
-                if not isinstance(value, Tensor) and (type(value) is not type(default) or value != default):
+                if name not in group:
+                    raise ValueError(f"{name} is missing{where}: put it back, such as {name}={default!r}")
+                value = group[name]
+                scalar = isinstance(value, Tensor) and value.numel() == 1 and name in table.TENSORS
+                if not scalar and (type(value) is not type(default) or value != default):
                     own[name] = value
             if own:
-                table.check(own, f" in parameter group {g}")
+                table.check(own, where)
 
     def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
         return plan(tuple(p.shape), p.dtype, name, self.design, group)

@@ -156,8 +156,15 @@ def _check_state(saved: Any, plan: Plan, name: str, kind: str) -> None:
         )
 
 
+def _counted(value: Any, slot: Slot) -> Any:
+    """A counter as a tensor, also if it was saved as a plain number, as older optimizers did."""
+    plain = slot.meaning is Meaning.COUNTER and isinstance(value, int | float) and not isinstance(value, bool)
+    return torch.tensor(value, dtype=torch.float64) if plain else value
+
+
 def _problem_of_tensor(value: Any, slot: Slot, largest: float | None) -> str:
     """What is wrong with a tensor of a saved state, whose entries may be up to ``largest``."""
+    value = _counted(value, slot)
     if not isinstance(value, Tensor):
         return f"of type {type(value).__name__}, not a tensor of shape {slot.stored}"
     if tuple(value.shape) != slot.stored:
@@ -220,6 +227,7 @@ def restore_(
 
 def _restored(p: Tensor, shards: Sharding | None, slot: Slot, saved: Any) -> Tensor:
     """A saved tensor in new memory, with the dtype of its slot; sharded as its parameter is."""
+    saved = _counted(saved, slot)
     if shards is not None:
         return shards.stored(slot, saved)
     whole = saved.full_tensor() if is_sharded(saved) else saved

@@ -6,6 +6,8 @@ checkpoints load with ``weights_only=True``.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Annotated, Any, TypedDict, get_type_hints
 
 import torch
@@ -47,15 +49,27 @@ class Positional(TypedDict, total=False):
     ]
 
 
-class Options(TypedDict, total=False):
+class OfTorch(TypedDict, total=False):
+    """Arguments of torch's AdamW that are no options here: its call sites work unchanged (`REFUSED`)."""
+
+    fused: bool | None
+    foreach: bool | None
+    capturable: bool
+    amsgrad: bool
+    differentiable: bool
+
+
+class Options(OfTorch, total=False):
     """The options that must be keyword arguments."""
 
     rank: Annotated[
-        int,
+        int | None,
         Option(
-            64,
-            checks.count(2),
-            "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept",
+            None,
+            checks.count(2, optional=True),
+            "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept;"
+            " None: 64, or fewer for a weight with at least 4096 entries if its state would be larger than"
+            " AdamW's (counted in float32; SketchyAdagrad always takes 64)",
             shapes_plan=True,
         ),
     ]
@@ -80,7 +94,8 @@ class Options(TypedDict, total=False):
         Option(
             1e-7,
             checks.not_negative,
-            "damping: eps times the largest eigenvalue (or root of a second moment) is added to each",
+            "damping: eps times the largest eigenvalue (or root of a second moment) is added to each; not"
+            " AdamW's eps, which is absolute",
         ),
     ]
     weight_decay: Annotated[
@@ -269,6 +284,14 @@ OPTIONS: dict[str, Option] = {
     name: hint.__metadata__[0]
     for kind in (Positional, Options)
     for name, hint in get_type_hints(kind, include_extras=True).items()
+    if name not in OfTorch.__annotations__
+}
+TENSORS = tuple(name for name, option in OPTIONS.items() if option.check is checks.rate)  # may be tensors
+# Every value of the others (`OfTorch`) is accepted, and changes nothing: they say how a step of AdamW is
+# launched. Here weights of equal shape step together anyway, and ``compile`` makes one graph of a step.
+REFUSED = {
+    "amsgrad": "there is no maximum of second moments",
+    "differentiable": "derivatives of a step are unsupported",
 }
 
 
@@ -296,6 +319,15 @@ def check(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             except (TypeError, ValueError) as error:
                 problem, _, allowed = str(error).partition(": ")
                 raise ValueError(f"{problem}{where}: {allowed}") from None
-    if values.get("differentiable"):
-        raise ValueError(f"differentiable=True{where}: must be False; derivatives of a step are unsupported")
+    for name, why in REFUSED.items():
+        if values.get(name):
+            raise ValueError(f"{name}={values[name]}{where}: must be False, because {why}; delete it")
     return checked
+
+
+@lru_cache(maxsize=1024)
+def meant(name: str, known: tuple[str, ...], cutoff: float = 0.6) -> str:
+    """The end of a sentence on an unknown name: which of the known ones was meant, if one is similar."""
+    by_lower = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""

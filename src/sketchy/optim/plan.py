@@ -1,6 +1,7 @@
 """The plan of a weight: its path, blocks, parts and slots. It depends on shape, dtype and options only."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,6 +23,7 @@ from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State, is_sharded
 
 PlanOf = Callable[[Any, Tensor, str | None], "Plan"]  # from a group, a parameter of it, and its name if any
+DEFAULT_RANK, _LEAST_RANK, _SMALL = 64, 2, 4096  # see `_default_rank`; _SMALL is a number of entries
 _GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
 
 
@@ -136,10 +138,32 @@ def _named(option: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
+def _default_rank(shape: Shape, design: Design, shaping: tuple[tuple[str, Any], ...]) -> int:
+    """The rank of a weight if none is given: never more state than AdamW's, for float32 weights.
+
+    It does not depend on dtypes, so that a state may be converted. Small weights keep the highest rank: the
+    counters of a state are as large as they are, and their state hardly matters.
+    """
+    size = math.prod(shape)
+    if size < _SMALL:
+        return DEFAULT_RANK
+    stored = dict.fromkeys(("momentum_dtype", "adam_dtype", "sketch_dtype"))
+
+    def too_much(rank: int) -> bool:
+        options = tuple({**dict(shaping), **stored, "rank": rank, "momentum": True}.items())
+        return _plan(shape, torch.float32, "sketch", design, options).bytes > 8 * size
+
+    ranks = range(_LEAST_RANK, DEFAULT_RANK + 1)
+    return ranks[max(0, bisect_left(ranks, True, key=too_much) - 1)]
+
+
+@lru_cache(maxsize=4096)
 def _plan(
     shape: Shape, dtype: torch.dtype, path: str, design: Design, shaping: tuple[tuple[str, Any], ...]
 ) -> Plan:
     options = dict(shaping)
+    if path == "sketch" and options.get("rank", DEFAULT_RANK) is None:
+        options["rank"] = _default_rank(shape, design, shaping)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     is_adam = path == "adam" or math.prod(shape) == 0
     if is_adam:

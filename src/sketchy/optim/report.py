@@ -1,17 +1,26 @@
 """The report of an optimizer: path, memory and sketch quality of each parameter."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor
 
 from sketchy.core.tasks import run
 from sketchy.optim.covariances import known_covariances
-from sketchy.optim.plan import Plan
+from sketchy.optim.plan import DEFAULT_RANK, Plan
+from sketchy.optim.report_table import table
 from sketchy.optim.sharding import Sharding
 from sketchy.optim.slots import State, fits
 from sketchy.optim.stack import Stack
+
+_PATHS = {"sketch": "sketched", "adam": "on Adam's path", "none": "without entries"}
+
+
+def adamw_bytes(count: int, itemsize: int) -> int:
+    """The size of the state that torch's AdamW keeps for a weight: two moments and a counter."""
+    return 2 * count * itemsize + 4
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,9 @@ class ParameterRow:
     path: str
     ranks: tuple[int | None, ...]  # of each axis; None if an axis is not preconditioned
     exact: tuple[bool, ...]  # of each axis: whether its full covariance is kept
+    lowered: bool  # whether the default rank is below 64, so that the state is not larger than AdamW's
     bytes: int  # size of the state (also before the first step)
+    adamw_bytes: int  # size of AdamW's state
     bytes_here: int  # of these, the bytes that lie on this rank
     gathered: str  # why the gradient of a sharded weight is gathered; empty if it is not
     gathered_bytes: int  # size of the whole gradient, if each step gathers it
@@ -35,11 +46,15 @@ class ParameterRow:
 
 
 class Report:
-    """The rows of a report. Iterate over them, or ``print(report)`` for a table."""
+    """The rows of a report. Iterate over them, or ``print(report)`` for a table with a legend.
 
-    def __init__(self, rows: Iterable[ParameterRow], scratch: int) -> None:
+    Frozen parameters have no row. The table has one line for similar parameters, such as those of all layers.
+    """
+
+    def __init__(self, rows: Iterable[ParameterRow], scratch: int, optimizer: str) -> None:
         self.rows = tuple(rows)
         self.scratch = scratch  # upper bound on the scratch bytes of a step (on the CPU)
+        self.optimizer = optimizer  # its name
 
     def __iter__(self) -> Iterator[ParameterRow]:
         return iter(self.rows)
@@ -56,58 +71,49 @@ class Report:
         """The size of the state on this rank."""
         return sum(row.bytes_here for row in self.rows)
 
-    def __str__(self) -> str:
-        head = ("parameter", "shape", "path", "rank", "bytes", "escaped", "error <=", "rounding", "skipped")
-        lines = [head, *(_cells(row) for row in self.rows)]
-        skipped = sum(row.skipped for row in self.rows)
-        lines.append(("total", "", "", "", f"{self.bytes:,}", "", "", "", f"{skipped}"))
-        if all(row.momentum_error is None for row in self.rows):  # no momentum is stored in few bits
-            lines = [(*line[:7], *line[8:]) for line in lines]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        table = [
-            "  ".join(
-                c.rjust(w) if i > 3 else c.ljust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
+    @property
+    def adamw_bytes(self) -> int:
+        """The size of AdamW's state for the same parameters."""
+        return sum(row.adamw_bytes for row in self.rows)
+
+    @property
+    def skipped(self) -> int:
+        return sum(row.skipped for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        names = ("optimizer", "bytes", "bytes_here", "adamw_bytes", "scratch", "skipped")
+        own = {name: getattr(self, name) for name in names}
+        return own | {"parameters": [asdict(row) for row in self.rows]}
+
+    def summary(self) -> str:
+        """The report in one line, for a log."""
+        paths = Counter(row.path for row in self.rows)
+        counts = ", ".join(f"{paths[path]} {what}" for path, what in _PATHS.items() if paths[path])
+        worst = (
+            f", {what} {max(values):.1%}"
+            for what, values in (
+                ("escaped up to", [r.escaped_share for r in self.rows if r.escaped_share is not None]),
+                ("error <=", [r.certified_error for r in self.rows if r.certified_error is not None]),
             )
-            for line in lines
-        ]
-        notes = [f"scratch memory of a step: at most {self.scratch / 1e6:,.1f} MB"]
-        if self.bytes_here < self.bytes:
-            notes.append(f"state on this rank: {self.bytes_here:,} bytes")
-        for reason in sorted({row.gathered for row in self.rows} - {""}):
-            rows = [row for row in self.rows if row.gathered == reason]
-            size = sum(row.gathered_bytes for row in rows)
-            names = ", ".join(row.name for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
-            notes.append(f"gathered because {reason}: gradients of {names}, {size:,} bytes a step")
-        if any(row.whitened for row in self.rows):
-            notes.append("escaped, error <=: of gradients whitened by the other axis, as sketches see them")
-        return "\n".join([*table, *notes])
+            if values
+        )
+        size = f"{self.bytes:,} bytes of state ({self.bytes / max(1, self.adamw_bytes):.2f} of AdamW's)"
+        return (
+            f"{self.optimizer}: {size}, {counts or 'no parameters'}{''.join(worst)}, {self.skipped} skipped"
+        )
 
-
-def _cells(row: ParameterRow) -> tuple[str, ...]:
-    ranks = (
-        "-" if rank is None else f"{rank}{'=' if exact else ''}"
-        for rank, exact in zip(row.ranks, row.exact, strict=True)
-    )
-    shares = (
-        "" if share is None else f"{share:.1%}"
-        for share in (row.escaped_share, row.certified_error, row.momentum_error)
-    )
-    return (
-        row.name,
-        "x".join(map(str, row.shape)) or "()",
-        row.path,
-        " ".join(ranks),
-        f"{row.bytes:,}",
-        *shares,
-        str(row.skipped),
-    )
+    def __str__(self) -> str:
+        return table(self)
 
 
 def report(
-    parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any], Sharding | None]], scratch: int
+    parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any], Sharding | None]],
+    scratch: int,
+    optimizer: str,
 ) -> Report:
     """The report over (name, parameter, plan, state, options, sharding)."""
-    return Report((_row(*parameter) for parameter in parameters), scratch)
+    return Report((_row(*parameter) for parameter in parameters), scratch, optimizer)
 
 
 def _row(
@@ -123,7 +129,10 @@ def _row(
         path=plan.path,
         ranks=tuple(None if axis is None else axis.rank for axis in plan.axes),
         exact=tuple(axis is not None and axis.exact for axis in plan.axes),
+        lowered=options.get("rank", 0) is None
+        and any(a.rank < min(a.dim, DEFAULT_RANK) for a in plan.statistics.live),
         bytes=plan.bytes,
+        adamw_bytes=adamw_bytes(p.numel(), p.element_size()),
         bytes_here=plan.bytes if shards is None else shards.bytes_here,
         gathered="" if shards is None else shards.gathers,
         gathered_bytes=p.numel() * p.element_size() if shards is not None and shards.gathers else 0,

@@ -19,6 +19,7 @@ class SketchyAdagrad(Engine):
         {"merge_dims", "one_sided", "precondition_1d", "row_norm", "stacked", "whiten", "polar"}
     )
     changed: ClassVar[dict[str, Any]] = {
+        "rank": 64,
         "betas": (0.0, 1.0),
         "graft": None,
         "solver": "exact",
