@@ -258,6 +258,10 @@ def test_other_mistakes_are_told() -> None:
         _ = pca.explained_variance_bounds_
     with pytest.raises(NotFittedError):
         clone(pca).fit(X).merge(pca)
+    fitted_before = clone(pca).fit(X)
+    with pytest.raises(ValueError, match="NaN"):
+        fitted_before.fit(X * np.nan)
+    assert same(fitted_before, clone(pca).fit(X))
     with pytest.raises(TypeError, match="other=PCA: must be a FrequentDirectionsPCA"):
         pca.merge(PCA())
     with pytest.raises(ValueError, match="X has 3 columns: must have 2, one a component"):

@@ -87,18 +87,11 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget what was seen, and fit these rows."""
-        self.__dict__.pop("sketch_", None)
-        return self.partial_fit(X)
+        return self._take(X, anew=True)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add these rows, any number of them. ``y`` is ignored."""
-        first = not self.__sklearn_is_fitted__()
-        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=first)
-        if first:
-            self._start(X)
-        for batch in gen_batches(X.shape[0], self._width):
-            self._add(_dense(X[batch]))
-        return self
+        return self._take(X, anew=not self.__sklearn_is_fitted__())
 
     def merge(self, other: "FrequentDirectionsPCA") -> "FrequentDirectionsPCA":
         """A new estimator of the rows of both; bounds add up. Neither of the two changes."""
@@ -134,6 +127,14 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
                 own.update(self._columns(between[None]))
         merged.sketch_ = own.all_merge(group)
         return merged
+
+    def _take(self, X: Any, *, anew: bool) -> Self:
+        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=anew)
+        if anew:
+            self._start(X)
+        for batch in gen_batches(X.shape[0], self._width):
+            self._add(_dense(X[batch]))
+        return self
 
     def _start(self, X: Any) -> None:
         """Check the parameters, and make an empty sketch for rows like X."""
