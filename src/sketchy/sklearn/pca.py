@@ -46,9 +46,9 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     Args:
         n_components: number of components; None means all that the sketch has: rank - 1, or all
             features if the rank is their number.
-        rank: columns of the sketch. Errors fall with it: at most (sum of the variances after the j-th) /
-            (rank - j), for every j < rank. None means 64, or 2 * n_components if that is more. It is clipped
-            to the number of features.
+        rank: columns of the sketch. Errors fall with it: with the exact solver ``error_bound_`` is, but for
+            rounding, at most (sum of the variances after the j-th) / (rank - j), for every j < rank. None
+            means 64, or 2 * n_components if that is more. It is clipped to the number of features.
         solver: "exact", or "subspace", which is faster. The bounds of "subspace" fail with a probability of
             at most 1e-6 for each update.
 
@@ -62,7 +62,8 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         error_bound_: ‖C - B Bᵀ / (n_samples_seen_ - 1)‖ is at most this, in the operator norm, where C is
             the covariance of all rows. So is the error of the variance in any direction.
         mean_: (n_features,), of all rows.
-        n_components_, n_samples_seen_, n_features_in_, feature_names_in_: as in scikit-learn.
+        n_components_: the number of components.
+        n_samples_seen_: the number of rows.
         sketch_: the `FrequentDirections` B of the centred rows. Batches of at least ``rank`` rows are
             fastest; single rows wait in its buffer, which reading any result empties.
 
