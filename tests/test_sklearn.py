@@ -135,6 +135,8 @@ def test_components_and_variances_are_those_of_pca_on_digits() -> None:
     check_certificates(ours, [X])
     np.testing.assert_allclose(ours.explained_variance_, exact.explained_variance_, rtol=2e-3)
     np.testing.assert_allclose(ours.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=2e-3)
+    largest = np.abs(ours.components_).argmax(1)
+    assert (ours.components_[np.arange(10), largest] > 0).all()
     cosines = np.abs((ours.components_ * exact.components_).sum(1))
     assert cosines.min() > 0.99
     np.testing.assert_allclose(np.abs(ours.transform(X)), np.abs(exact.transform(X)), atol=1.5)

@@ -201,12 +201,14 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     @property
     def explained_variance_bounds_(self) -> Any:
         check_is_fitted(self)
-        error, whole = self._rounding, self.sketch_.rank == self.n_features_in_
-        below = above = float(self.sketch_.escaped_mass)  # exact but for rounding, if nothing is cut off
-        if not whole:
-            below, above = 0.0, float(self.sketch_.error_bound)
-        bounds = np.stack([self._eigenvalues(below - error).clip(min=0), self._eigenvalues(above + error)])
-        return bounds / self._degrees
+        sketch, vectors, updates = self.sketch_, self._vectors_rounding, self._updates_rounding
+        if sketch.rank == sketch.dim:  # B Bᵀ + ρ I = S
+            low = float(sketch.escaped_mass) - updates
+            high = float(sketch.escaped_mass) + updates
+        else:
+            low, high = -updates, float(sketch.error_bound)
+        bounds = self._eigenvalues(low - vectors).clip(min=0), self._eigenvalues(high + vectors)
+        return np.stack(bounds) / self._degrees
 
     @property
     def explained_variance_ratio_(self) -> Any:
@@ -221,7 +223,7 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     @property
     def error_bound_(self) -> float:
         check_is_fitted(self)
-        return (float(self.sketch_.error_bound) + self._rounding) / self._degrees
+        return (float(self.sketch_.error_bound) + self._vectors_rounding) / self._degrees
 
     @property
     def mean_(self) -> Any:
@@ -241,15 +243,25 @@ class FrequentDirectionsPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return max(1, self._seen.count - 1)
 
     @property
-    def _rounding(self) -> float:
-        """What rounding may change in S: in the updates, and before them in the vectors."""
-        sketch, seen = self.sketch_, self._seen
-        largest = float(sketch.eigenvalues[0] + sketch.error_bound)
-        one = rounding(sketch.basis, (sketch.dim, self._width + 1), traced=self.solver != "exact")[0]
-        updates = sketch.state_dict()["folds"] + seen.blocks  # merges are updates, too, and fewer than blocks
-        u = torch.finfo(sketch.dtype).eps + _FEW * np.finfo(float).eps * (seen.blocks + self._width)
-        entries = u * (seen.energy + seen.squares.sum()) ** 0.5
-        return float(updates * one * largest + (2 * largest**0.5 + entries) * entries)
+    def _largest(self) -> float:
+        """A bound on ‖S‖."""
+        return float(self.sketch_.eigenvalues[0] + self.sketch_.error_bound)
+
+    @property
+    def _updates_rounding(self) -> float:
+        """What rounding may change in S in all updates; it is part of the sketch's error bound."""
+        sketch, block = self.sketch_, (self.sketch_.dim, self._width + 1)
+        one, *_ = rounding(sketch.basis, block, traced=self.solver != "exact")
+        updates = sketch.state_dict()["folds"] + self._seen.blocks  # merges, too: fewer than blocks
+        return float(updates * one * self._largest)
+
+    @property
+    def _vectors_rounding(self) -> float:
+        """What rounding may change in S before the updates: in means, differences, and their dtype."""
+        seen = self._seen
+        few = _FEW * np.finfo(float).eps * (seen.blocks + self._width)
+        entries = (torch.finfo(self.sketch_.dtype).eps + few) * (seen.energy + seen.squares.sum()) ** 0.5
+        return float((2 * self._largest**0.5 + entries) * entries)
 
     # -- transforming ----------------------------------------------------------------------------
 
