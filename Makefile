@@ -34,6 +34,7 @@ format: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-galore  ## nothing else should be running
 	$(BIN)/python -m benchmarks.speed.frequent_directions
+	$(BIN)/python -m benchmarks.speed.pca
 	$(BIN)/python -m benchmarks.speed.online_learning
 	$(BIN)/python -m benchmarks.speed.step_time
 	$(BIN)/python -m benchmarks.speed.scaling

@@ -20,6 +20,7 @@ from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
     accelerator_estimate,
+    pca,
     scaling,
     sharded_estimate,
     step_ideas,
@@ -100,6 +101,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
     "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
     "sweeps": partial(sweeps.table, RESULTS),
+    "pca": lambda: pca.page(RESULTS / pca.FILE),
     "soak": lambda: soak.page(RESULTS / soak.FILE),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {

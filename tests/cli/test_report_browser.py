@@ -27,6 +27,21 @@ for (const kind of ["error", "warn"]) {
   const before = console[kind];
   console[kind] = (...words) => { heard.push(words.join(" ")); before(...words); };
 }
+// Whether two of these labels lie over each other.
+const touching = (labels) => [...labels].map((label) => label.getBoundingClientRect()).some((a, i, every) =>
+  every.slice(i + 1).some((b) => Math.max(a.left, b.left) < Math.min(a.right, b.right)
+    && Math.max(a.top, b.top) < Math.min(a.bottom, b.bottom)));
+// What the first button of a legend does when it is pressed, and pressed again.
+function toggled() {
+  const button = document.querySelector(".legend button");
+  const traces = () => button.closest("figure").querySelectorAll(".scatterlayer .trace").length;
+  const seen = [traces()];
+  for (const _ of [1, 2]) {
+    button.click();
+    seen.push(traces());
+  }
+  return seen;
+}
 addEventListener("load", () => setTimeout(() => parent.postMessage(JSON.stringify({
   heard,
   width: innerWidth,
@@ -38,7 +53,15 @@ addEventListener("load", () => setTimeout(() => parent.postMessage(JSON.stringif
   text: getComputedStyle(document.body).color,
   ticks: getComputedStyle(document.querySelector(".xtick text")).fill,
   cut: all(".plot").filter((plot) => plot.scrollWidth > plot.clientWidth).length,
-  names: all(".legendtext").map((name) => name.textContent),
+  names: all(".legend button").map((name) => name.textContent),
+  legends: all(".legend").filter((legend) => legend.scrollWidth > legend.clientWidth).length,
+  hidden: all(".legend button").filter((button) => !button.getClientRects().length).length,
+  fits: all(".legend button").every((button) => button.getBoundingClientRect().right <= innerWidth),
+  labels: all(".plot").flatMap((plot) => [...plot.querySelectorAll(".xtick text, .ytick text")]
+    .map((label) => label.textContent)),
+  overlaps: all(".plot").filter((plot) => touching(plot.querySelectorAll(".xtick text"))
+    || touching(plot.querySelectorAll(".ytick text"))).length,
+  toggled: toggled(),
 }), "*"), 1000));
 </script>"""
 FRAME = """<body style="margin:0">
@@ -81,7 +104,7 @@ def page(runs: Path) -> str:
     return collect([runs]).html("test")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1200, False), (1200, True)])
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1366, False), (1366, True)])
 def test_the_page_is_drawn_without_an_error_and_fits_its_width(
     page: str, tmp_path: Path, width: int, dark: bool
 ) -> None:
@@ -92,6 +115,11 @@ def test_the_page_is_drawn_without_an_error_and_fits_its_width(
     ground, *ink = (brightness(seen[part]) for part in ("ground", "text", "ticks"))
     assert all(abs(ground - colour) > 150 for colour in ink)
     assert (ground < 60) == dark
+    assert seen["legends"] == seen["hidden"] == 0 and seen["fits"]
+    assert seen["overlaps"] == 0
+    assert not [label for label in seen["labels"] if re.search(r"\d[µkM]$", label)]  # as in 1µ and 10k
+    first, without, again = seen["toggled"]
+    assert first == again == without + 1
     hostile = [name for name in seen["names"] if "onerror" in name]
     assert hostile and all(name.startswith("<img src=x") for name in hostile)  # shown as text
     assert seen["scripts"] == seen["places"] + 3  # no name became one

@@ -1,9 +1,11 @@
 """`sketchy report`: all kinds of results are shown, other files are listed, the page needs no other file."""
 
+import html
 import json
 import math
 import re
 import shutil
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,8 +17,10 @@ pytest.importorskip("plotly")
 
 from report_runs import HOSTILE, jsonl, step_row
 
+from sketchy import __version__
 from sketchy.cli.report import report
-from sketchy.experiments.page import Page, Plot, Section, Table
+from sketchy.experiments import looks
+from sketchy.experiments.page import Page, Plot, Section, Table, lines
 from sketchy.experiments.report import collect
 from sketchy.experiments.sections import KINDS
 
@@ -192,7 +196,7 @@ class Tags(HTMLParser):
 
 def test_the_page_escapes_all_text_and_fetches_nothing(runs: Path) -> None:
     page = collect([runs])
-    content = page.html(f"made by {HOSTILE}")
+    content = page.html(f"made by {HOSTILE}", version=HOSTILE, date=HOSTILE)
     found = Tags(content).tags
     assert not [tag for tag, _ in found if tag in ("img", "b", "iframe")]
     assert len([tag for tag, _ in found if tag == "script"]) == content.count("<figure>") + 2
@@ -203,11 +207,81 @@ def test_the_page_escapes_all_text_and_fetches_nothing(runs: Path) -> None:
 
 def test_no_text_in_a_plot_can_end_its_script() -> None:
     plot = Plot(HOSTILE, [{"x": [HOSTILE], "name": "</script><b>"}], {"title": "<!--"}, {"title": "<script"})
-    content = Section("", "", [plot]).html("")
+    content = Page([Section("", "", [plot])]).body()
     ((_, figure, _),) = re.findall(r'(<script type="application/json">)(.*?)(</script>)', content)
     assert "<" not in figure
     assert json.loads(figure)["data"] == plot.traces  # the browser reads what was given
     assert [tag for tag, _ in Tags(content).tags].count("script") == 1
+
+
+def test_a_page_says_what_made_it(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a page.html"
+    report((runs / "demo",), out=out)
+    today = time.strftime("%Y-%m-%d")
+    command = f"sketchy report {runs / 'demo'} --out '{out}'"
+    assert f"sketchy {__version__}, {today}: <code>{html.escape(command)}</code>" in out.read_text()
+
+
+def headings(content: str) -> list[tuple[str, str]]:
+    return re.findall(r"<(h[1-6])>(.*?)</h[1-6]>", content)
+
+
+def test_a_section_has_one_heading_and_no_two_are_equal(runs: Path, tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        shutil.copytree(runs / "oco", tmp_path / folder / "oco")
+    content = collect([runs, tmp_path]).html("")
+    sections = content.split("<section")[1:]
+    assert all(len(re.findall("<h[23]>", section.partition("</section>")[0])) == 1 for section in sections)
+    found = headings(content.partition("<nav>")[2])
+    assert len(set(found)) == len(found)
+    kind = found[found.index(("h2", "Online learning")) :][1:4]
+    assert [level for level, _ in kind] == ["h3"] * 3  # one heading for all, and one for each of the three
+    assert kind[1][1] == f"digits · results · {tmp_path / 'first' / 'oco' / 'results.jsonl'}"
+    assert ("h2", "Demo: a small network on digits") in found  # alone, it needs none above it
+    links = re.findall(r'<a href="#(section-\d+)">(.*?)</a>', content)
+    assert len(links) == len(sections) - 1  # the last lists files
+    for name, title in links:
+        assert re.search(rf'<section id="{name}"><h[23]>{re.escape(title)}</h', content)
+
+
+def styles(content: str) -> dict[str, set[tuple[str, ...]]]:
+    """Colour and marker of each owner, in all plots of a page; names of bars have a line break."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for text in re.findall(r'<script type="application/json">(.*?)</script>', content):
+        for trace in json.loads(text)["data"]:
+            if trace["type"] == "bar":
+                for name, colour in zip(trace["y"], trace["marker"]["color"], strict=True):
+                    found.setdefault(looks.owner(name.replace("<br>", ", ")), set()).add((colour,))
+            elif "fill" not in trace:
+                found.setdefault(looks.owner(trace["name"]), set()).add((trace["line"]["color"],))
+    return found
+
+
+def test_a_learner_or_optimizer_has_one_colour_everywhere(runs: Path) -> None:
+    for page in (collect([runs]), collect([runs, ROOT / "benchmarks" / "results"]), collect([runs / "oco"])):
+        found = styles(page.html(""))
+        assert all(len(colours) == 1 for colours in found.values()), found
+        assert found["s-adagrad"] == {(looks.COLOURS[0],)}  # also on other pages
+    results = styles(collect([ROOT / "benchmarks" / "results"]).html(""))
+    assert results["SketchySOAP"] != results["AdamW"] and len(results) > 30
+
+
+def test_no_two_lines_of_a_plot_look_alike() -> None:
+    page = collect([ROOT / "benchmarks" / "results"])
+    numbers = looks.numbers(plot.owners for section in page.sections for plot in section.plots)
+    plots = [plot for section in page.sections for plot in section.plots if not plot.bars]
+    assert max(len(plot.traces) for plot in plots) > 20
+    for plot in plots:
+        drawn = looks.dressed(plot.traces, plot.owners, numbers)
+        seen = [(*trace["line"].values(), trace["marker"]["symbol"]) for trace in drawn]
+        assert len(set(seen)) == len(seen), plot.title
+
+
+def test_an_axis_with_few_values_has_its_ticks_there() -> None:
+    plot = lines({"a": ([4, 64], [1, 2]), "b": ([16], [1])}, title="", x="rank", y="", log_x=True)
+    assert plot.x["tickvals"] == [4, 16, 64] and plot.x["ticktext"] == ["4", "16", "64"]
+    many = lines({"a": (range(1, 9), [1] * 8)}, title="", x="", y="", log_x=True)
+    assert "tickvals" not in many.x
 
 
 def test_infinities_become_gaps(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ def report(
         out: The HTML file.
         json: Print the titles of the sections and the unsupported files as JSON.
     """
+    import shlex
+    import time
+
     from sketchy import __version__
     from sketchy.experiments.report import collect
     from sketchy.files import write
@@ -35,7 +38,8 @@ def report(
         if not runs:
             raise ValueError("give at least one directory, such as runs/demo")
         page = collect(runs)
-        content = page.html(f"sketchy {__version__}: sketchy report {' '.join(map(str, runs))}")
+        command = shlex.join(["sketchy", "report", *map(str, runs), "--out", str(out)])
+        content = page.html(command, version=__version__, date=time.strftime("%Y-%m-%d"))
         out.parent.mkdir(parents=True, exist_ok=True)
         write(out, content)
     if json:

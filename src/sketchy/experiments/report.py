@@ -23,7 +23,7 @@ def collect(runs: Iterable[Path]) -> Page:
             kind = next(kind for kind in KINDS if kind.recognises(rows))
             title, blocks = kind.build(path, rows)
             section = Section(title, str(path), [block for block in blocks if not isinstance(block, Unread)])
-            section.html("")  # values of a wrong kind may fail only here
+            Page([section]).body()  # values of a wrong kind may fail only here
         except StopIteration:
             strange[str(path)] = "unknown kind of rows"
         except Exception as error:  # a file may hold anything; the others are still shown

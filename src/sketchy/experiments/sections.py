@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sketchy.experiments import names
-from sketchy.experiments.page import Plot, Table, axis, band, bars, lines, points
+from sketchy.experiments.page import Plot, Table, band, bars, lines, points
 from sketchy.experiments.resume import OPTIONS
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
 
@@ -102,7 +102,15 @@ def _counterexample(path: Path, rows: list[ResultRow]) -> Blocks:
     values = {name: dict(zip(xs, ys, strict=True)) for name, (xs, ys) in curves.items()}
     cells = [[f"{T:,}", *(_number(own.get(T)) for own in values.values())] for T in horizons]
     exponents = ["exponent", *(f"{exponent(xs, ys):.3f}" for xs, ys in curves.values())]
-    plot = lines(curves, title="Growth with T", x="rounds T", y="bound, regret", log_x=True, log_y=True)
+    plot = lines(
+        curves,
+        title="Growth with T",
+        x="rounds T",
+        y="bound, regret",
+        log_x=True,
+        log_y=True,
+        owner=lambda name: name.rpartition(" ")[0],
+    )
     return "Observation 2: bounds and regrets", [Table(("T", *curves), [*cells, exponents]), plot]
 
 
@@ -124,7 +132,8 @@ def _sketch(path: Path, rows: list[ResultRow]) -> Blocks:
     table = Table(
         ("solver", "numbers", *errors_shown.values(), "µs/vector"), cells, "Errors are ‖C - BBᵀ‖ / ‖C‖."
     )
-    plot = lines(curves, title="Error of the sketch", x="rank", y="error", log_x=True, log_y=True)
+    title = "Error of the sketch"
+    plot = lines(curves, title=title, x="rank", y="error", log_x=True, log_y=True, owner=_before_colon)
     return "Sketches of digits", [table, plot]
 
 
@@ -138,20 +147,22 @@ def _spectra(path: Path, rows: list[ResultRow]) -> Blocks:
     for value, name in (("share", "top-k mass"), ("intrinsic_dimension", "intrinsic dimension")):
         bands = spectra.bands(records, value)  # type: ignore[arg-type]
         traces, curves = [], {}
-        for number, axis_name in enumerate(dict.fromkeys(b.axis for b in bands)):
+        for axis_name in dict.fromkeys(b.axis for b in bands):
             own = [b for b in bands if b.axis == axis_name]
             steps, letter = [b.step for b in own], spectra.LETTERS.get(axis_name, axis_name)
             low, high = [b.first_quartile for b in own], [b.third_quartile for b in own]
-            traces.append(band(f"{letter}: quartiles", number, steps, low, high))
+            traces.append(band(f"{letter}: quartiles", steps, low, high))
             curves[f"{letter}: median"] = (steps, [b.median for b in own])
             end = own[-1]
             quartiles = f"{_number(end.first_quartile)} to {_number(end.third_quartile)}"
             last.append(
                 [f"{name} of {letter}", f"{end.step:,}", _number(end.median), quartiles, str(end.covariances)]
             )
-        drawn = lines(curves, title=spectra.describe(records, value), x="step", y=name, log_y=False)  # type: ignore[arg-type]
-        y = axis(name) | {"rangemode": "tozero"}
-        shown.append(Plot(drawn.title, [*traces, *drawn.traces], drawn.x, y))
+        title = spectra.describe(records, value)  # type: ignore[arg-type]
+        drawn = lines(curves, title=title, x="step", y=name, log_y=False, owner=_before_colon)
+        y = drawn.y | {"rangemode": "tozero"}
+        owners = [*drawn.owners, *drawn.owners]  # bands and lines come in the same order
+        shown.append(replace(drawn, traces=[*traces, *drawn.traces], y=y, owners=owners))
     header = ("at the last recording", "step", "median", "quartiles", "covariances")
     return f"Spectra: {path.parent.name}", [Table(header, last), *shown]
 
@@ -160,14 +171,12 @@ def _memory(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.analysis.memory import human
 
     found = rows[0]
-    cells, sizes, ours = [], {}, []
+    cells, sizes, owners = [], {}, {}
     for row in found["optimizers"]:
         name = ", ".join(filter(None, (row["optimizer"], row["setting"])))
         parts = [human(row[part]) for part in ("momentum", "second_moment", "other", "bytes")]
         cells.append([name, *parts, f"{row['floats_per_weight']:.3g}"])
-        sizes[name] = row["bytes"] / 2**20
-        if row["rank"] is not None:
-            ours.append(name)
+        sizes[name], owners[name] = row["bytes"] / 2**20, row["optimizer"]
     header = ("optimizer", "momentum", "second moments", "other", "total", "floats per weight")
     shown: list[Table | Plot | Unread] = [Table(header, cells)]
     if "budget" in found:
@@ -177,7 +186,7 @@ def _memory(path: Path, rows: list[ResultRow]) -> Blocks:
         caption = f"The largest rank that fits {human(found['budget']['bytes'])}."
         shown.append(Table(("optimizer", "rank", "total"), fits, caption))
     some = {name: size for name, size in sizes.items() if size > 0}
-    shown.append(bars(some, title="Optimizer state", x="MiB", strong=ours))
+    shown.append(bars(some, title="Optimizer state", x="MiB", owner=owners.__getitem__))
     return f"Memory: {found['weights']:,} weights in {found['tensors']:,} tensors", shown
 
 
@@ -244,10 +253,9 @@ def _step_time(path: Path, rows: list[ResultRow]) -> Blocks:
             times[label] = middle
         caption = f"{_machine(own[0])}." + (f" Without a result: {'; '.join(failed)}." if failed else "")
         header = (problem, "CPU ms a step", "times AdamW", "state, MB", "quartiles", "settings")
-        ours = [_label(row) for row in own if row["optimizer"].startswith("sketchy") and steps(row)]
         shown += [
             Table(header, cells, caption, notes=True),
-            bars(times, title=f"{problem}: one step", x="CPU ms", strong=ours),
+            bars(times, title=f"{problem}: one step", x="CPU ms"),
         ]
     return "Step time", shown
 
@@ -288,6 +296,10 @@ def _cpu(row: ResultRow) -> dict[int, float]:
 
 def _label(row: ResultRow) -> str:
     return names.shown(row["optimizer"], row["rank"])
+
+
+def _before_colon(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _number(value: float | None) -> str:

@@ -68,7 +68,7 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
     """Minimise Σ ξ_t under ξ_t >= 0, ξ_t >= 1 - m_t.x, x in K: the point x, and the multipliers α_t."""
     try:
         import numpy as np
-        from scipy import optimize, sparse  # type: ignore[import-untyped]
+        from scipy import optimize, sparse
     except ImportError as error:
         raise ImportError(
             f"{error.name} is missing; pip install 'sketchy-optim[oco]' brings it", name=error.name
