@@ -48,7 +48,7 @@ notebook: $(VENV)/installed-dev  ## run the notebook of examples/, and keep its 
 
 package: $(VENV)/installed-dev  ## dist/: wheel and sdist; the README's lines run from each in an empty environment
 	$(BIN)/python -m build --no-isolation --outdir dist
-	$(BIN)/python -m pytest tests/test_package.py -m ""
+	$(BIN)/python -m pytest tests/test_package.py
 
 clean:
 	rm -rf $(VENV) site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
