@@ -45,7 +45,9 @@ def _constructor(cls: griffe.Class) -> griffe.Function:
     real = getattr(import_module(cls.module.path), cls.name)
     parameters = [
         griffe.Parameter(
-            name, kind=_KINDS[found.kind], default=None if found.default is found.empty else repr(found.default)
+            name,
+            kind=_KINDS[found.kind],
+            default=None if found.default is found.empty else repr(found.default),
         )
         for name, found in inspect.signature(real).parameters.items()
     ]

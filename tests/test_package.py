@@ -13,7 +13,9 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-EVERYTHING_ELSE = Path(torch.__file__).parents[1]  # torch and what it needs; our editable install is a .pth there
+EVERYTHING_ELSE = Path(torch.__file__).parents[
+    1
+]  # torch and what it needs; our editable install is a .pth there
 USE = """
 import importlib.metadata as metadata, json, torch
 from torch import nn
@@ -41,7 +43,17 @@ def test_the_readmes_lines_run_in_an_empty_environment(dist: Path, tmp_path: Pat
     (wheel,) = dist.glob("*.whl")
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site / "torch_of_the_tests.pth").write_text(f"{EVERYTHING_ELSE}\n")

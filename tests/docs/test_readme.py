@@ -26,7 +26,15 @@ SCREEN = 45  # lines that a first look shows
 def test_it_is_short_and_its_first_screen_has_what_a_reader_needs_first() -> None:
     assert len(README.splitlines()) < 90
     first = "\n".join(README.splitlines()[:SCREEN])
-    needed = ("pip install .", "sketchy.SketchySOAP(", "make demo ", "make test ", "first.png", "| AdamW |", "GPU")
+    needed = (
+        "pip install .",
+        "sketchy.SketchySOAP(",
+        "make demo ",
+        "make test ",
+        "first.png",
+        "| AdamW |",
+        "GPU",
+    )
     assert [text for text in needed if text not in first] == []
 
 
