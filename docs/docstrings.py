@@ -1,4 +1,4 @@
-"""What the API page shows of a docstring: doctests as code, and every option of an optimizer in its signature."""
+"""For the API page: doctests are shown as code, and signatures of optimizers with every option."""
 
 import inspect
 import re
@@ -43,12 +43,8 @@ class Docstrings(griffe.Extension):
 def _constructor(cls: griffe.Class) -> griffe.Function:
     """With the options that the real class takes, and their defaults."""
     real = getattr(import_module(cls.module.path), cls.name)
-    parameters = [
-        griffe.Parameter(
-            name,
-            kind=_KINDS[found.kind],
-            default=None if found.default is found.empty else repr(found.default),
-        )
-        for name, found in inspect.signature(real).parameters.items()
-    ]
-    return griffe.Function("__init__", parameters=griffe.Parameters(griffe.Parameter("self"), *parameters))
+    parameters = [griffe.Parameter("self")]
+    for name, found in inspect.signature(real).parameters.items():
+        default = None if found.default is found.empty else repr(found.default)
+        parameters.append(griffe.Parameter(name, kind=_KINDS[found.kind], default=default))
+    return griffe.Function("__init__", parameters=griffe.Parameters(*parameters))

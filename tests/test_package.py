@@ -1,4 +1,4 @@
-"""Wheel and sdist can be built, and the README's lines run where nothing but the wheel and torch is installed."""
+"""Wheel and sdist can be built, and the README's lines run where only the wheel and torch are installed."""
 
 import json
 import re
