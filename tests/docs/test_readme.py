@@ -51,7 +51,7 @@ def test_ours_reach_adamws_loss_in_less_than_half_of_its_steps() -> None:
 
 
 def test_the_state_is_smaller_than_adamws_where_it_says_so() -> None:
-    assert "a third of a weight's shorter side, and this side is 64 or longer (rank 64: from width 192 on)" in README
+    assert "shorter side, and this side is 64 or longer (rank 64: from width 192 on)" in README
     adamw = next(h for h in memory.holders() if h.name == "AdamW").held
     for m, n in product((64, 100, 192, 512, 4096), repeat=2):
         ours = memory.planned(SketchySOAP, rank=min(m, n) // 3)
