@@ -41,7 +41,7 @@ bench: $(VENV)/installed-galore  ## nothing else should be running
 	$(BIN)/python -m benchmarks.speed.scaling
 
 docs: $(VENV)/installed-docs  ## site/index.html
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 notebook: $(VENV)/installed-dev  ## run the notebook of examples/, and keep its pictures
 	$(BIN)/python -c 'import nbclient, nbformat as f; p = "examples/from_adamw.ipynb"; n = f.read(p, 4); nbclient.execute(n, record_timing=False); f.write(n, p)'

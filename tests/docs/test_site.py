@@ -31,6 +31,11 @@ def test_there_is_a_light_and_a_dark_version() -> None:
     )
 
 
+def test_a_page_loads_nothing_from_elsewhere() -> None:
+    assert CONFIG["theme"]["font"] is False and "extra_javascript" not in CONFIG
+    assert all((DOCS / name).exists() for name in CONFIG["extra_css"])
+
+
 def test_the_home_page_has_install_code_and_picture() -> None:
     home = (DOCS / "index.md").read_text(encoding="utf-8").partition("\n## ")[0]
     assert "pip install ." in home and "sketchy.SketchySOAP(" in home and "](first.png)" in home
