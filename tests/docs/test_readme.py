@@ -68,6 +68,7 @@ def test_its_versions_are_those_that_are_tested() -> None:
     matrix = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     torches, pythons = re.findall(r'torch: "([\d.]+)"', matrix), re.findall(r'"(3\.\d+)"', matrix)
     assert f"torch {oldest} to {torches[-1].rpartition('.')[0]}" in README
+    assert f"It needs torch {oldest} or newer" in (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
     assert torches[0] == f"{oldest}.0" and PROJECT["requires-python"] == f">={min(pythons)}"
     said = {c.rpartition(" ")[2] for c in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", c)}
     assert said == set(pythons)
