@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses auto --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+PINS := --constraint $(VENV)/constraints.txt
 
-.PHONY: demo test test-all fuzz mutants lint format bench docs clean
+.PHONY: demo test test-all fuzz mutants lint format bench docs notebook package clean
 
 demo: $(VENV)/installed-all  ## train a small network with AdamW and with ours: table, picture
 	$(BIN)/sketchy demo --out runs/demo
@@ -40,26 +42,37 @@ bench: $(VENV)/installed-galore  ## nothing else should be running
 	$(BIN)/python -m benchmarks.speed.scaling
 
 docs: $(VENV)/installed-docs  ## site/index.html
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+notebook: $(VENV)/installed-dev  ## run the notebook of examples/, and keep its pictures
+	$(BIN)/python -c 'import nbclient, nbformat as f; p = "examples/from_adamw.ipynb"; n = f.read(p, 4); nbclient.execute(n, record_timing=False); f.write(n, p)'
+
+package: $(VENV)/installed-dev  ## dist/: wheel and sdist; the README's lines run from each in an empty environment
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m pytest tests/test_package.py
 
 clean:
-	rm -rf $(VENV) site runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) site dist runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch first and pinned: a loose requirement may resolve to a build many times larger
-$(VENV)/installed-torch: constraints.txt | $(BIN)/python
+$(VENV)/installed-torch: $(VENV)/constraints.txt | $(BIN)/python
 	@echo "Installing torch into $(VENV) ..."
-	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install $(PINS) torch
 	@touch $@
+
+# `make clean; make test TORCH=2.6.0` tests with another torch
+$(VENV)/constraints.txt: constraints.txt | $(BIN)/python
+	sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $@
 
 # transformers and bitsandbytes, which it requires, play no part in its AdamW
 $(VENV)/installed-galore: $(VENV)/installed-bench
-	$(PIP) install --constraint constraints.txt --no-deps galore-torch
+	$(PIP) install $(PINS) --no-deps galore-torch
 	@touch $@
 
-$(VENV)/installed-%: pyproject.toml constraints.txt $(VENV)/installed-torch
+$(VENV)/installed-%: pyproject.toml hatch_build.py $(VENV)/installed-torch
 	@echo "Installing sketchy[$*] into $(VENV) ..."
-	$(PIP) install --constraint constraints.txt --editable ".[$*]"
+	$(PIP) install $(PINS) --editable ".[$*]"
 	@touch $@

@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, rate_transfer, rounding, soak, sweeps
+from benchmarks.quality import ablation, compare, overview, rate_transfer, rounding, soak, sweeps
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
@@ -38,6 +38,7 @@ from sketchy.optim.parts.grafts import RULES
 
 TASKS = ("charlm", "autoencoder", "cifar10", "tox21", "warpeace")
 LARGER = ("charlm_long", "gpt256", "gpt10m")  # shown where they have results
+PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")))
 _TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -79,6 +80,8 @@ def _registered(kind: str, entries: Mapping[Any, object]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "first": lambda: overview.markdown(RESULTS, _step_times()),
+    "losses": lambda: overview.losses(RESULTS, TASKS),
     "commands": lambda: _registered(
         "Command", {f"sketchy {name}": cli.command(name) for name in cli.COMMANDS}
     ),
@@ -105,6 +108,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "soak": lambda: soak.page(RESULTS / soak.FILE),
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
+    "first.png": lambda: overview.picture(RESULTS),
     "step-time.png": lambda: step_plot.picture(_step_times(), "block"),
     "rates.png": lambda: compare.picture(RESULTS),
     **{
@@ -131,7 +135,7 @@ def filled(text: str) -> str:
 def main() -> None:
     """Write the tables and draw the pictures of the docs."""
     console = Console()
-    for page in sorted(DOCS.glob("*.md")):
+    for page in PAGES:
         text = page.read_text(encoding="utf-8")
         if (new := filled(text)) != text:
             page.write_text(new, encoding="utf-8")

@@ -85,10 +85,12 @@ class Front:
         return "\n\n".join(filter(None, parts))
 
     def picture(self) -> bytes:
-        panels = zip(*(points(each) for each in self.found if each.records), strict=True)
-        return draw(
-            dict(zip(X_NAMES, map(list, panels), strict=True)), f"{self.task}: loss after {self.steps} steps"
-        )
+        return draw(self.panels(), f"{self.task}: loss after {self.steps} steps")
+
+    def panels(self) -> dict[str, list[Point]]:
+        """The points of each panel, by the name of its cost."""
+        found = zip(*(points(each) for each in self.found if each.records), strict=True)
+        return dict(zip(X_NAMES, map(list, found), strict=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,7 @@
-"""Draw loss against cost, with a panel for each cost. The ranks of one optimizer are joined by a line."""
+"""Draw loss against cost, with a panel for each cost. The ranks of one optimizer are joined by a line.
+
+Panels lie below each other, and letters are large: pictures are also read on phones.
+"""
 
 import io
 import math
@@ -22,6 +25,8 @@ LOG_FROM = 1.8  # the axis is logarithmic if the highest loss is more than this 
 DIRECTIONS = [
     (math.cos(a * math.pi / 8), math.sin(a * math.pi / 8)) for a in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7)
 ]
+WIDTH, HEIGHT = 6.4, 5.3  # inches, of a panel
+LETTERS = 9  # of a label, in typographic points
 WIDE = 100.0  # if the highest cost is more than this times the lowest, the axis has fewer numbers
 LINE_STEP = 4  # pixels
 DISTANCES = (7, 12, 18, 26, 36, 48, 64, 84, 108)  # of a label from its point, in typographic points
@@ -49,16 +54,16 @@ class Name:
     colour: str
 
 
-def draw(panels: Mapping[str, Sequence[Point]], title: str) -> bytes:
+def draw(panels: Mapping[str, Sequence[Point]], title: str, height: float = HEIGHT) -> bytes:
     """The picture as PNG."""
     content = io.BytesIO()
-    figure(panels, title).savefig(content, format="png", metadata={"Software": None})
+    figure(panels, title, height).savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()
 
 
-def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
+def figure(panels: Mapping[str, Sequence[Point]], title: str, height: float = HEIGHT) -> Figure:
     """A loss far above the reference is drawn at the upper edge as an arrow, with its number."""
-    page = Figure(figsize=(7.2 * len(panels), 5.6), dpi=130, layout="constrained")
+    page = Figure(figsize=(WIDTH, height * len(panels)), dpi=150, layout="constrained")
     FigureCanvasAgg(page)  # needed for the size of a text
     page.suptitle(title, x=0.01, ha="left", fontsize=11)
     everyone = [point for points in panels.values() for point in points]
@@ -66,10 +71,13 @@ def figure(panels: Mapping[str, Sequence[Point]], title: str) -> Figure:
     ours = sorted({point.optimizer for point in everyone if point.ours})
     drawn = []
     for place, (cost, points) in enumerate(panels.items(), 1):
-        axes = page.add_subplot(1, len(panels), place)
+        axes = page.add_subplot(len(panels), 1, place)
         names = _panel(axes, points, top, {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ours)})
-        axes.set(xlabel=cost, ylabel="validation loss" if place == 1 else "")
+        axes.set(xlabel=cost, ylabel="validation loss")
         drawn.append((axes, names))
+    lines = drawn[0][0].get_legend_handles_labels()  # the same in all panels
+    if lines[0]:
+        page.legend(*lines, loc="outside lower center", ncols=2, frameon=False, fontsize=LETTERS)
     page.canvas.draw()
     for axes, names in drawn:
         _place(axes, names)
@@ -101,7 +109,8 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
     names = []
     for optimizer, colour in colours.items():
         mine = sorted((p for p in points if p.optimizer == optimizer), key=lambda p: p.rank or 0)
-        line = {"color": colour, "lw": 1.2, "label": f"{shown(optimizer)}, by rank", "zorder": 3}
+        label = f"{shown(optimizer)}, by rank" if len(mine) > 1 else None
+        line = {"color": colour, "lw": 1.2, "label": label, "zorder": 3}
         axes.plot([p.cost for p in mine], [min(p.loss, top) for p in mine], "-", **line)
     for point in points:
         colour, off = colours.get(point.optimizer, PEER), point.loss > top
@@ -109,17 +118,22 @@ def _panel(axes: Any, points: Sequence[Point], top: float, colours: Mapping[str,
         spread = None if off or not point.spread else point.spread
         style = {"color": colour, "ms": 5, "capsize": 2, "lw": 1, "zorder": 4}
         axes.errorbar([point.cost], [min(point.loss, top)], yerr=spread, fmt=marker, **style)
-        name = str(point.rank) if point.ours else shown(point.optimizer).replace(" (", "\n(")
+        name = _named(point, points)
         text = f"{name}: {point.loss:.3g}" if off else name
         names.append(Name(text, (point.cost, min(point.loss, top)), spread or 0.0, colour))
     for reference in (p for p in points if p.optimizer == REFERENCE and p.loss <= top):
         axes.axhline(reference.loss, color=PEER, lw=0.8, ls=":", zorder=1)
-    axes.margins(x=0.15, y=0.1)
+    axes.margins(x=0.15, y=0.17)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    if colours:
-        axes.legend(frameon=False, loc="best", fontsize=8)
     return names
+
+
+def _named(point: Point, points: Sequence[Point]) -> str:
+    """The rank alone, if a line joins it to other ranks: then the legend has the name."""
+    if sum(other.optimizer == point.optimizer for other in points) > 1:
+        return str(point.rank)
+    return shown(point.optimizer, point.rank).replace(" (", "\n(").replace(", rank", "\nrank")
 
 
 def _place(axes: Any, names: Sequence[Name]) -> None:
@@ -128,8 +142,6 @@ def _place(axes: Any, names: Sequence[Name]) -> None:
     bars = [[(x, y - name.bar), (x, y + name.bar)] for name in names for x, y in (name.point,)]
     taken = [Bbox(axes.transData.transform(bar)).padded(4 * pixel) for bar in bars]
     taken += [Bbox([place, place]).padded(pixel) for place in _line_pixels(axes)]
-    if (legend := axes.get_legend()) is not None:
-        taken.append(legend.get_window_extent(renderer))
     inside = axes.get_window_extent(renderer)
     for name in sorted(names, key=lambda name: -len(name.text)):
         for x, y in _offsets():
@@ -138,7 +150,7 @@ def _place(axes: Any, names: Sequence[Name]) -> None:
                 name.point,
                 (x, y),
                 textcoords="offset points",
-                fontsize=7.5,
+                fontsize=LETTERS,
                 color=name.colour,
                 ha="left" if x > 1 else "right" if x < -1 else "center",
                 va="bottom" if y > 1 else "top" if y < -1 else "center",
@@ -152,7 +164,7 @@ def _place(axes: Any, names: Sequence[Name]) -> None:
                 break
             label.remove()
         else:
-            label = axes.annotate(name.text, name.point, fontsize=7.5, color=name.colour)  # no free place
+            label = axes.annotate(name.text, name.point, fontsize=LETTERS, color=name.colour)  # no free place
             box = label.get_window_extent(renderer)
         taken.append(box)
         if math.hypot(*label.xyann) > DISTANCES[1]:

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator
 
 from sketchy.experiments.plot import COLOURS
 
-WIDEST = 3  # panels side by side
+WIDEST = 2  # panels side by side: pictures are also read on phones
 
 Curves = Mapping[str, tuple[Mapping[float, float], float | None]]  # loss by rate, and the best rate
 
@@ -19,7 +19,7 @@ def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
     """A PNG. The best rate of each optimizer is a filled dot; a rate that diverged is a cross at the top."""
     columns = min(WIDEST, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(1.2 + 4.6 * columns, 0.5 + 3.9 * rows), dpi=130, layout="constrained")
+    figure = Figure(figsize=(3.5 * columns, 0.9 + 3 * rows), dpi=150, layout="constrained")
     names = sorted({name for curves in panels.values() for name in curves})
     for place, (task, curves) in enumerate(panels.items(), 1):
         axes = figure.add_subplot(rows, columns, place)
@@ -35,7 +35,9 @@ def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
             lost = [rate for rate in rates if curve[rate] > top]
             axes.plot(lost, [top] * len(lost), "x", ms=8, color=colour)
         axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
         if top > 2 * min(finite):
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
@@ -49,7 +51,7 @@ def rate_sweeps(panels: Mapping[str, Curves]) -> bytes:
         for axes in figure.axes
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=WIDEST, frameon=False)
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None})
     return content.getvalue()

@@ -26,8 +26,8 @@ def picture(rows: Sequence[ResultRow], problem: str) -> bytes:
     order = sorted(times, key=times.__getitem__, reverse=True)
     ours = {label(row) for row in chosen if row["optimizer"].startswith("sketchy_")}
     colours = [COLOURS[0] if name in ours else PEER for name in order]
-    figure = Figure(figsize=(10, 0.8 + 0.27 * len(order)), dpi=130, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(6.4, 1.2 + 0.5 * len(order)), dpi=150, layout="constrained")
+    panels = figure.subplots(2)
     for axes, title, values in zip(panels, ("CPU ms a step", "state, MB"), (times, states), strict=True):
         bars = axes.barh(order, [values[name] for name in order], color=colours)
         axes.bar_label(bars, [number(values[name]) for name in order], padding=3, fontsize=8)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sketchy.optim import log as log
     from sketchy.optim import param_groups as param_groups
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _PACKAGES = ("core", "oco", "optim")
 _HOMES = {

@@ -21,6 +21,7 @@ pytest.importorskip("matplotlib")
 
 from sketchy.cli import COMMANDS, command, main
 from sketchy.cli.mistakes import EXTRAS
+from sketchy.extras import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -176,7 +177,7 @@ def test_an_unknown_option_is_2(name: str, capsys: pytest.CaptureFixture[str]) -
         (
             ModuleNotFoundError("No module", name="matplotlib.figure"),
             1,
-            "matplotlib is missing; pip install 'sketchy-optim[plots]' brings it",
+            "matplotlib is missing; pip install '.[plots]' in a clone of sketchy brings it",
         ),
         (ImportError("x is missing; get it", name="x"), 1, "x is missing; get it"),
         (
@@ -253,7 +254,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     monkeypatch.delitem(sys.modules, "sketchy.experiments.plot", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     assert status(*given) == 1
-    says = f"sketchy {given[0]}: {package} is missing; pip install 'sketchy-optim[{extra}]' brings it\n"
+    says = f"sketchy {given[0]}: {missing(package, extra)}\n"
     assert capsys.readouterr().err == says
 
 

@@ -143,7 +143,7 @@ def test_a_point_that_is_not_best_is_refused(name: str, monkeypatch: pytest.Monk
 def test_without_scipy_the_extra_is_named_and_a_ball_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy", None)
     X, y = examples(20, 3)
-    with pytest.raises(ImportError, match=r"sketchy-optim\[oco\]"):
+    with pytest.raises(ImportError, match=r"pip install \'\.\[oco\]\' in a clone"):
         oco.best_point(oco.loss.hinge, X, y)
     assert least(X, y, Ball()) > 0
 

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from sketchy.analysis.covariances import Gradients, Include, Reading, Settings, States
 from sketchy.core.arguments import check_count, check_number
+from sketchy.extras import missing
 from sketchy.files import append, read_rows
 from sketchy.optim.engine import Engine
 from sketchy.optim.routing import names_of
@@ -315,7 +316,5 @@ def _writer(tensorboard: Any) -> tuple[Any, bool]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ImportError(
-            f"{error.name} is missing; pip install 'sketchy-optim[spectra]' brings it", name=error.name
-        ) from error
+        raise ImportError(missing(error.name or "tensorboard", "spectra"), name=error.name) from error
     return SummaryWriter(str(tensorboard)), True

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sketchy.experiments.mistakes import user_mistakes as user_mistakes
+from sketchy.extras import missing
 
 EXTRAS = {  # by what is imported; as in pyproject.toml
     "tyro": "cli",
@@ -45,7 +46,7 @@ def last_words(command: str, *, debug: bool) -> Iterator[None]:
 def _sentence(error: Exception) -> str:
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if package in EXTRAS:
-        return f"{package} is missing; pip install 'sketchy-optim[{EXTRAS[package]}]' brings it"
+        return missing(package, EXTRAS[package])
     first = str(error).strip().partition("\n")[0]
     if package and package != "sketchy":
         return first

@@ -95,9 +95,9 @@ def _style(name: str, curves: Mapping[str, Curve]) -> dict[str, str]:
 
 
 def _figure(title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(8.5, 4.8), dpi=130, layout="constrained")
+    figure = Figure(figsize=(7, 4.6), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(textwrap.fill(title, 100), fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(title, 80), fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return figure, axes

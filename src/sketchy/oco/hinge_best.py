@@ -13,6 +13,7 @@ rounding error times an unbounded x would be infinite.
 import torch
 from torch import Tensor
 
+from sketchy.extras import missing
 from sketchy.oco.domain import Ball, Box, Domain, Everything, Simplex
 
 _RELATIVE_GAP, _GAP_PER_ROUND = 1e-6, 1e-9
@@ -70,9 +71,7 @@ def _linear_program(margins: Tensor, domain: Everything | Box | Simplex) -> tupl
         import numpy as np
         from scipy import optimize, sparse
     except ImportError as error:
-        raise ImportError(
-            f"{error.name} is missing; pip install 'sketchy-optim[oco]' brings it", name=error.name
-        ) from error
+        raise ImportError(missing(error.name or "scipy", "oco"), name=error.name) from error
     T, d = margins.shape
     size, low, high, sums = np.ones(d), np.full(d, -np.inf), np.full(d, np.inf), {}
     if isinstance(domain, Simplex):

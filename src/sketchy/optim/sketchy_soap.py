@@ -22,6 +22,15 @@ class SketchySOAP(Engine):
     lengths (``row_norm``). At full rank and without these two, this is SOAP with a new basis at each step,
     multiplied by ``graft_scale``. Steps are made longer while gradients have few directions
     (``graft="own"``).
+
+    >>> import torch, sketchy
+    >>> net = torch.nn.Linear(8, 4)
+    >>> groups = sketchy.param_groups(net, weight_decay=0.1)
+    >>> optimizer = sketchy.SketchySOAP(groups, lr=3e-4, rank=3, **sketchy.optim.SMALL)
+    >>> net(torch.ones(2, 8)).square().sum().backward()
+    >>> optimizer.step()
+    >>> print(*[row.path for row in optimizer.report()])
+    sketch adam
     """
 
     design: ClassVar[Design] = Design(BasisMoments)
