@@ -39,7 +39,7 @@ def test_sketchy_does_not_import_scikit_learn() -> None:
 def test_without_scikit_learn_the_message_says_what_to_install() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import sketchy.sklearn"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert "sklearn is missing; pip install 'sketchy-optim[sklearn]' brings it" in ended.stderr
+    assert "sklearn is missing; pip install '.[sklearn]' in a clone of sketchy brings it" in ended.stderr
 
 
 def test_set_output_names_the_columns() -> None:
