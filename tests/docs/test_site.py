@@ -69,4 +69,4 @@ def test_the_api_page_has_every_option_with_the_default_of_its_class() -> None:
     )
     cls = found["optim.sketchy_soap.SketchySOAP"]
     shown = {parameter.name: parameter.default for parameter in cls.parameters}
-    assert shown["whiten"] == "True" and shown["row_norm"] == "0.95" and shown["rank"] == "64"
+    assert shown["whiten"] == "True" and shown["row_norm"] == "0.95" and shown["rank"] == "None"

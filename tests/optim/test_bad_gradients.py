@@ -62,7 +62,7 @@ def test_the_masked_road_gives_the_same_steps(
         advance(optimizer, params, range(3, 5), scale=1e20)
         ends.append(snapshot(optimizer))
         request.getfixturevalue("blind")
-    # one of its 26 blocks has nearly dependent columns in the first step: it finds a direction a step later
+    # one of its 26 blocks has nearly dependent columns: there a weak direction is found a step later
     close = 0.1 if case.name == "SketchySOAP-blocks" else 5e-3
     assert_near(
         ends[1], ends[0], 1e-8 if dtype == F64 else close, skip=("basis", "coordinates", "error_bound")

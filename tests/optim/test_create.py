@@ -125,3 +125,9 @@ def test_it_says_no_more_than_the_hand_written_groups() -> None:
             model.lm_head(hidden).logsumexp(-1).square().sum().backward()
             optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(made.parameters(), written.parameters(), strict=True))
+
+
+def test_a_users_class_does_not_hide_ours() -> None:
+    hiding = type("SketchySOAP", (sketchy.SketchySOAP,), {})
+    assert type(create_optimizer(Model(), "SketchySOAP")) is sketchy.SketchySOAP
+    assert type(create_optimizer(Model(), hiding)) is hiding

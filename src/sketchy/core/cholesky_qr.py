@@ -63,54 +63,77 @@ def gram(K: Tensor, spread: Spread | None) -> Task[Tensor]:
     return (yield from total((yield from launch(_gram, K)), spread))
 
 
-def orthonormal_factor(
-    K: Tensor, plus: Tensor | None = None, spreads: Spreads = (None, None)
-) -> Task[tuple[Tensor, Tensor]]:
-    """R⁻¹ (S, l, l) and the doubt (S,): the columns of K R⁻¹ are orthonormal, or zero if they are dropped.
+def orthonormal_below(
+    K: Tensor, root: Tensor, spreads: Spreads = (None, None)
+) -> Task[tuple[Tensor, Tensor, Tensor]]:
+    """Orthonormalise the columns of [diag(root); K], for K (S, d, l) and root (S, l).
 
-    With ``plus`` (S, l), those of [diag(√plus); K] R⁻¹ are. ``spreads``: of the rows of K, and of another
-    axis.
+    Return the upper and the lower part, and the doubt (S,). Columns that depend on those before them become
+    zero. There are two passes, as one finds only columns with a sine above √eps. ``spreads``: of the rows of
+    K, and of another axis.
     """
-    W, added = (yield from gram(K, spreads[0])), () if plus is None else (plus,)
-    return (yield from solved(spreads, _orthonormal_factor, W, *added))
+    W = yield from gram(K, spreads[0])
+    first, above = yield from solved(spreads, _first_inverse, W, root)
+    Q = yield from launch(exactly, K, first)
+    W = yield from gram(Q, spreads[0])
+    second, above, doubt = yield from solved(spreads, _second_inverse, W, above)
+    return above, (yield from launch(exactly, Q, second)), doubt
 
 
-def _orthonormal_factor(W: Tensor, plus: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    W64 = W.double() if plus is None else W.double() + plus.double().diag_embed()
-    inverse, doubt = _inverse_factor(W64, W)
-    return inverse.to(W.dtype), doubt
+def _first_inverse(W: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """R⁻¹ and diag(root) R⁻¹ (S, l, l). The shift is large for columns that are nearly dependent."""
+    eps, W64, root = torch.finfo(W.dtype).eps, W.double(), root.double()
+    W64.diagonal(dim1=-2, dim2=-1).add_(root.square())
+    inverse = _divided_by(*_scaled_factor(W64, _negligible(W64, eps), SHIFT * eps))
+    return inverse.to(W.dtype), (root.unsqueeze(-1) * inverse).to(W.dtype)
+
+
+def _second_inverse(W: Tensor, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """R⁻¹ and ``above`` R⁻¹ (S, l, l), and the doubt, where W is the Gram matrix of the lower part."""
+    above = above.double()
+    inverse, doubt = _inverse_factor(W.double() + above.mT @ above, W)
+    return inverse.to(W.dtype), (above @ inverse).to(W.dtype), doubt
+
+
+def _negligible(W: Tensor, eps: float) -> Tensor:
+    """Which columns (S, l) are as short as rounding errors of the longest one, by their Gram matrix."""
+    squares = W.diagonal(dim1=-2, dim2=-1)
+    return squares <= (NOISE * eps) ** 2 * squares.amax(-1, keepdim=True)
 
 
 def _inverse_factor(W: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """R⁻¹ and the doubt for a Gram matrix W, float64, with the rounding errors of the dtype of ``like``."""
     eps = torch.finfo(like.dtype).eps
-    squares = W.diagonal(dim1=-2, dim2=-1)
-    dropped = squares <= (NOISE * eps) ** 2 * squares.amax(-1, keepdim=True)
-    _, L = _scaled_factor(W, dropped, SHIFT * eps)
+    shift, dropped = SHIFT * eps, _negligible(W, eps)
+    _, L = _scaled_factor(W, dropped, shift)
     # a dropped column would spoil those after it: so it must not take part
     dropped = dropped | (L.diagonal(dim1=-2, dim2=-1) <= (_LEFT * W.shape[-1] * eps) ** 0.25)
-    scale, L = _scaled_factor(W, dropped, SHIFT * eps)
+    scale, L = _scaled_factor(W, dropped, shift)
     sines = L.diagonal(dim1=-2, dim2=-1).masked_fill(dropped, 1.0)
-    return _divided_by(scale, L), (SAFE_SINE / sines.amin(-1)).clamp(min=1)
+    # columns are made longer as the shift makes L, so it has no effect on orthogonal ones
+    return _divided_by(scale * (1 + shift) ** 0.5, L), (SAFE_SINE / sines.amin(-1)).clamp(min=1)
 
 
 def _scaled_factor(W: Tensor, dropped: Tensor, shift: float) -> tuple[Tensor, Tensor]:
     """What columns are multiplied by (S, l), zero for dropped ones, and L (S, l, l).
 
     L Lᵀ is the Gram matrix of the scaled columns, plus the shift, which makes it positive. Dropped columns
-    are unit vectors in it. Columns are made longer as the shift makes L, so it has no effect on orthogonal
-    ones.
+    are unit vectors in it.
     """
     scale = W.diagonal(dim1=-2, dim2=-1).masked_fill(dropped, torch.inf).rsqrt()
     scaled = scale.unsqueeze(-1) * W * scale.unsqueeze(-2)
     scaled.diagonal(dim1=-2, dim2=-1).add_(dropped).add_(shift)
-    return scale * (1 + shift) ** 0.5, torch.linalg.cholesky_ex(scaled).L
+    return scale, torch.linalg.cholesky_ex(scaled).L
 
 
 def _divided_by(scale: Tensor, L: Tensor) -> Tensor:
     """diag(scale) L⁻ᵀ."""
+    return scale.unsqueeze(-1) * _inverse_transposed(L)
+
+
+def _inverse_transposed(L: Tensor) -> Tensor:
     unit = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device).expand_as(L)
-    return scale.unsqueeze(-1) * torch.linalg.solve_triangular(L.mT, unit, upper=True)
+    return torch.linalg.solve_triangular(L.mT, unit, upper=True)
 
 
 def orthonormal_by_products(M: Tensor, spreads: Spreads) -> Task[Tensor]:
@@ -126,10 +149,10 @@ def orthonormal_by_products(M: Tensor, spreads: Spreads) -> Task[Tensor]:
 
 
 def _inverse_of_all(W: Tensor) -> Tensor:
-    """R⁻¹ for a Gram matrix of columns that are all kept."""
+    """R⁻¹ for a Gram matrix of columns of moderate length that are all kept."""
     W64 = W.double()
-    dropped = W64.diagonal(dim1=-2, dim2=-1) == 0
-    return _divided_by(*_scaled_factor(W64, dropped, 2 * torch.finfo(W.dtype).eps)).to(W.dtype)
+    W64.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(W.dtype).eps)
+    return _inverse_transposed(torch.linalg.cholesky_ex(W64).L).to(W.dtype)
 
 
 def left_singular_by_eigh(T: Tensor, spreads: Spreads) -> Task[Singular]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sketchy.core.cholesky_qr import Singular, exactly, left_singular_by_sweeps, orthonormal_factor
+from sketchy.core.cholesky_qr import Singular, left_singular_by_sweeps, orthonormal_below
 from sketchy.core.extremes import divide
 from sketchy.core.linalg import (
     gram_factor,
@@ -59,13 +59,13 @@ def power_step(
     if whitened is None:
         K = by_rows((yield from total(product(A.mT, U), own)))
         K = right = K if over is None else (yield from launch(divide, K, over))
+    elif unread(U):
+        K = right = yield from whitened.W.apply(whitened.product)
     else:
         K, right = yield from whitened.W.twice(whitened.product)
     if unread(K):
-        inverse, doubt = yield from orthonormal_factor(K, weights, (columns, own))
-        right = right if over is None else (yield from launch(divide, right, over))
-        T = yield from _add_product(U * weights.unsqueeze(-2), A, right, columns)
-        return (yield from launch(exactly, T, inverse)), doubt
+        above, Q, doubt = yield from orthonormal_below(K, root, (columns, own))
+        return (yield from _projected(U, root, A, whitened, above, Q, columns, over)), doubt
     found = yield from gram_factor(K, weights, (columns, own))  # of Uᵀ C' U
     if found is not None:
         assert over is None, "values of A are only known where A was divided"
@@ -73,11 +73,29 @@ def power_step(
         return solve_transposed_(T, found[0]), None  # C' U L⁻ᵀ
     l = U.shape[-1]
     Q = yield from orthonormal_parts(K, (columns, own), torch.diag_embed(root))
-    lower = Q[..., l:, :]
+    T = yield from _projected(U, root, A, whitened, Q[..., :l, :], Q[..., l:, :], columns, over)
+    return T, None
+
+
+def _projected(
+    U: Tensor,
+    root: Tensor,
+    A: Tensor,
+    whitened: "Whitened | None",
+    above: Tensor,
+    lower: Tensor,
+    columns: Spread | None,
+    over: Tensor | None,
+) -> Task[Tensor]:
+    """M Q = U diag(root) above + A lower, for Q = [above; lower]. With ``whitened``, A W takes A's place."""
     lower = lower if whitened is None else (yield from whitened.W.apply(lower))
-    lower = lower if over is None else divide(lower, over)
+    lower = lower if over is None else (yield from launch(divide, lower, over))
     new = yield from total(A @ lower, columns)
-    return new + U @ (root.unsqueeze(-1) * Q[..., :l, :]), None
+    return (yield from launch(_added, new, U, root, above))
+
+
+def _added(new: Tensor, U: Tensor, root: Tensor, above: Tensor) -> Tensor:
+    return new + U @ (root.unsqueeze(-1) * above)
 
 
 def _add_product(Y: Tensor, A: Tensor, X: Tensor, columns: Spread | None) -> Task[Tensor]:

@@ -7,6 +7,7 @@ uses a third method, `core.cholesky_qr`, which needs no reading.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,7 @@ from sketchy.core.cholesky_qr import (
     orthonormal_by_products,
 )
 from sketchy.core.spread import WHOLE, Spreads, part, size, solved, total, whole
-from sketchy.core.tasks import Numbers, Request, Task, Unread, launch, readable
+from sketchy.core.tasks import Numbers, Request, Task, Unread, kept, launch, readable
 from sketchy.core.tuned.products import lower_gram, lower_gram_of_triangle
 
 # If the ratio of the shortest to the longest column is smaller, squares of both don't fit float32's range.
@@ -51,6 +52,11 @@ def scattered(rows: int, columns: int, *, like: Tensor) -> Tensor:
     return (x.double() * (2 / prime) - 1).to(like).reshape(rows, columns)
 
 
+@lru_cache(8)
+def _scattered(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return scattered(rows, columns, like=torch.empty(0, dtype=dtype, device=device))
+
+
 @dataclass(frozen=True, eq=False)
 class Scattered(Request):
     """A request for a `scattered` (dim, l) matrix for the basis (..., d, l): one serves all, row by row."""
@@ -66,7 +72,7 @@ class Scattered(Request):
     @classmethod
     def answers(cls, requests: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         (U,) = requests[0].tensors
-        longest = scattered(max(request.dim for request in requests), U.shape[-1], like=U)
+        longest = kept(_scattered, U)(max(r.dim for r in requests), U.shape[-1], U.dtype, U.device)
         return [longest[: request.dim] for request in requests]
 
 

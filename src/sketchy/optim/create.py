@@ -57,7 +57,9 @@ def create_optimizer(
 def _class_of(optimizer: str | type[Engine]) -> type[Engine]:
     if not isinstance(optimizer, str):
         return optimizer
-    known = {cls.__name__: cls for cls in _subclasses(Engine)}
+    known: dict[str, type[Engine]] = {}
+    for cls in _subclasses(Engine):
+        known.setdefault(cls.__name__, cls)  # a class of a user may have the name of one of ours
     if optimizer not in known:
         names = tuple(sorted(known))
         guess = meant(optimizer, names) or f"; there are {', '.join(names)}"
