@@ -65,7 +65,7 @@ def training(curves: Mapping[str, Curve], *, title: str, y: str) -> bytes:
 
 def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str], strong: Set[str]) -> bytes:
     """Bars on a log axis, the largest on top, each with a note at its end; ``strong`` ones are coloured."""
-    figure, axes = _figure(title)
+    figure, axes = _figure(title, line=48)  # names take the left part of the picture
     noted = sorted(zip(values.items(), notes, strict=True), key=lambda bar: bar[0][1])
     for y, ((name, value), note) in enumerate(noted):
         axes.barh(y, value, color=COLOURS[0] if name in strong else COLOURS[-1])
@@ -84,7 +84,7 @@ def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str
     axes.set_xlim(smallest / 2, largest * 2 * (2 * largest / smallest) ** 0.2)  # room for the notes
     axes.axvline(1, color="black", linewidth=0.8, linestyle="--")
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(x)
+    axes.set_xlabel(textwrap.fill(x, 48))
     return _png(figure)
 
 
@@ -94,10 +94,10 @@ def _style(name: str, curves: Mapping[str, Curve]) -> dict[str, str]:
     return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[lap % 3]}
 
 
-def _figure(title: str) -> tuple[Figure, Any]:
+def _figure(title: str, *, line: int = 80) -> tuple[Figure, Any]:
     figure = Figure(figsize=(7, 4.6), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(textwrap.fill(title, 80), fontsize=10, loc="left")
+    axes.set_title(textwrap.fill(title, line), fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return figure, axes
