@@ -45,6 +45,7 @@ def test_padding_hides_no_nan_and_spreads_none(blind, rng):
     assert [bool(sums.isnan().any()) for _, sums, _ in found] == [False, True, False, False]
 
 
+@pytest.mark.cpu_only("it counts operations, and a stand-in has its own")
 def test_more_lengths_need_no_more_operations(blind, rng):
     def operations(lengths):
         given = problems(rng, lengths)
@@ -56,6 +57,7 @@ def test_more_lengths_need_no_more_operations(blind, rng):
     assert operations(LENGTHS) == operations((*LENGTHS, (4, 7), (1, 9)))
 
 
+@pytest.mark.cpu_only("elsewhere calls are batched")
 def test_on_the_cpu_a_call_is_made_at_once(rng):
     (x, *_) = problems(rng)
     with pytest.raises(StopIteration) as stop:
