@@ -12,7 +12,8 @@ from sketchy.cli.demo import demo
 from sketchy.experiments import comparison
 
 
-def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys):
+def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     demo(out=tmp_path / "demo", rank=8, steps=20, seeds=2, rates=(0.003, 0.01))
     rows = [json.loads(line) for line in (tmp_path / "demo" / "rows.jsonl").read_text().splitlines()]
     assert [row["optimizer"] for row in rows] == ["AdamW", "Shampoo", "SketchyShampoo", "SketchySOAP"]
@@ -29,6 +30,7 @@ def test_the_demo_trains_all_four_and_writes_rows_and_a_picture(tmp_path, capsys
     assert all(word in printed for word in ("steps", "accuracy", "state", "ms/step", "s/run"))
     assert len(re.findall(r" 0\.\d+ \* ", printed)) == 4  # both rates are edges
     assert "edge of the grid" in " ".join(printed.split())
+    assert len(re.findall(r" \d\.\d{3}±\d\.\d{3} ", printed)) == 4 and "…" not in printed
 
 
 def test_a_best_rate_inside_of_the_grid_has_no_star(tmp_path, capsys):

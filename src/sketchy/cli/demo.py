@@ -80,7 +80,7 @@ def demo(
         f" optimizer; s/run: seconds of a run without validation. {edge}",
         box=box.SIMPLE_HEAD,
         caption_justify="left",
-        padding=(0, 1, 0, 0),
+        padding=0,  # 80 columns must be enough
     )
     columns = ("optimizer", "rate", "loss", "accuracy", "steps", "bytes", "ms/step", "s/run")
     for column in columns:
