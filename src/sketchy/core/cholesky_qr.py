@@ -29,6 +29,10 @@ _LEFT = 1 / 50
 # a direction counts as empty.
 NOISE = 10.0
 
+# Rounding errors of all passes together, in units of those of one. In 17,000 updates of random streams it was
+# 2.7 at most.
+PASSES = 4.0
+
 _ROOM = 32  # so many dimensions beside all columns are much room for random ones
 SHIFT = 16.0  # in units of eps: how negative rounding makes a Gram matrix with unit diagonal at most
 
@@ -91,7 +95,7 @@ def _first_inverse(W: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
 def _second_inverse(W: Tensor, above: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """R⁻¹ and ``above`` R⁻¹ (S, l, l), and the doubt, where W is the Gram matrix of the lower part."""
     above = above.double()
-    inverse, doubt = _inverse_factor(W.double() + above.mT @ above, W)
+    inverse, doubt, _ = _inverse_factor(W.double() + above.mT @ above, W)
     return inverse.to(W.dtype), (above @ inverse).to(W.dtype), doubt
 
 
@@ -101,8 +105,11 @@ def _negligible(W: Tensor, eps: float) -> Tensor:
     return squares <= (NOISE * eps) ** 2 * squares.amax(-1, keepdim=True)
 
 
-def _inverse_factor(W: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """R⁻¹ and the doubt for a Gram matrix W, float64, with the rounding errors of the dtype of ``like``."""
+def _inverse_factor(W: Tensor, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """R⁻¹, the doubt, and which columns are dropped (S, l), for a Gram matrix W, float64.
+
+    W has the rounding errors of the dtype of ``like``.
+    """
     eps = torch.finfo(like.dtype).eps
     shift, dropped = SHIFT * eps, _negligible(W, eps)
     _, L = _scaled_factor(W, dropped, shift)
@@ -111,7 +118,7 @@ def _inverse_factor(W: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     scale, L = _scaled_factor(W, dropped, shift)
     sines = L.diagonal(dim1=-2, dim2=-1).masked_fill(dropped, 1.0)
     # columns are made longer as the shift makes L, so it has no effect on orthogonal ones
-    return _divided_by(scale * (1 + shift) ** 0.5, L), (SAFE_SINE / sines.amin(-1)).clamp(min=1)
+    return _divided_by(scale * (1 + shift) ** 0.5, L), (SAFE_SINE / sines.amin(-1)).clamp(min=1), dropped
 
 
 def _scaled_factor(W: Tensor, dropped: Tensor, shift: float) -> tuple[Tensor, Tensor]:
@@ -183,10 +190,13 @@ def _by_sweeps(W: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _inner_problem(W: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """R⁻¹, QᵀT TᵀQ for Q = T R⁻¹, and the doubt, from W = TᵀT. QᵀT has the mass of dropped columns, too."""
+    """R⁻¹, QᵀT TᵀQ for Q = T R⁻¹, and the doubt, from W = TᵀT, for the columns of T that are not dropped.
+
+    With parts of the others, Q QᵀT TᵀQ Qᵀ ⪯ T Tᵀ would not hold, and no trace would bound the error.
+    """
     W64 = W.double()
-    inverse, doubt = _inverse_factor(W64, W)
-    R = inverse.mT @ W64
+    inverse, doubt, dropped = _inverse_factor(W64, W)
+    R = (inverse.mT @ W64).masked_fill(dropped.unsqueeze(-2), 0.0)
     return inverse, R @ R.mT, doubt
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core import certificate, directions
-from sketchy.core.cholesky_qr import NOISE, SHIFT
+from sketchy.core.cholesky_qr import NOISE, PASSES, SHIFT
 from sketchy.core.extremes import divide, extreme_scale, frobenius, power_of_two
 from sketchy.core.linalg import (
     fill,
@@ -234,10 +234,11 @@ def _cut(
     top, doubt = sigma[..., 0].double(), None
     if "noise" in errors:
         top = torch.maximum(top, errors["noise"])
-    if "doubt" in errors:
-        doubt = torch.maximum(errors["doubt"], errors["second_doubt"])
+    if "second_doubt" in errors:
+        doubt = errors["second_doubt"]
+        doubt = torch.maximum(doubt, errors["doubt"]) if "doubt" in errors else doubt
         shift = SHIFT * torch.finfo(sigma.dtype).eps
-        rounding = tuple(doubt * (x + shift) for x in rounding)
+        rounding = tuple(doubt * (PASSES * (x + shift)) for x in rounding)
     threshold = NOISE * torch.finfo(sigma.dtype).eps * (top if doubt is None else doubt * top)
     live = sigma > threshold.unsqueeze(-1)
     sigma = sigma.double() * live
