@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from optim.optimizers import CASES, F32, Case, advance, assert_near, assert_same, gradient, snapshot, weights
 from ranks import on_threads
@@ -121,6 +122,33 @@ def test_a_step_in_a_graph_may_be_part_of_a_training_loop_with_closures_and_miss
 def test_a_wrong_argument_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"compile=.*torch\.compile"):
         made(compile=wrong)
+
+
+def test_small_tensors_are_stored_before_large_ones_are_computed_from_them() -> None:
+    def scaled(X: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return X * s.pow(-0.5).add(1).unsqueeze(-1)
+
+    def inputs_of_product(X: torch.Tensor, s: torch.Tensor) -> list[Any]:
+        graph = make_fx(scaled, tracing_mode="fake")(X, s)
+        compiled.small_first_(graph)
+        torch.testing.assert_close(graph(X, s), scaled(X, s))
+        (product,) = (node for node in graph.graph.nodes if node.target is torch.ops.aten.mul.Tensor)
+        column = product.args[1].args[0]  # what is unsqueezed
+        return [column.target, column.args[0].target]
+
+    s = torch.rand(4, dtype=F32)
+    power, plus = torch.ops.aten.pow.Tensor_Scalar, torch.ops.aten.add.Tensor
+    assert inputs_of_product(torch.rand(4, 8, dtype=F32), s) == [torch.as_strided, plus]
+    assert inputs_of_product(torch.rand(4, 7, dtype=F32), s) == [plus, power]
+
+
+def test_constants_of_a_graph_are_made_once() -> None:
+    optimizer, params = made()
+    advance(optimizer, params, range(2))
+    ((graph, _),) = optimizer.compiled.graphs.values()
+    names = {str(node.target) for node in graph._orig_mod.graph.nodes}
+    assert "aten.pow.Tensor_Scalar" in names
+    assert not {"aten.arange.start", "aten.remainder.Scalar"} & names  # of the pseudo-random numbers
 
 
 def test_sharded_weights_are_refused_with_a_remedy() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as trees
 
 from sketchy.core.tasks import fused, gather, run
@@ -18,6 +19,7 @@ from sketchy.optim.stack import Settings, Stack
 from sketchy.optim.step import step
 
 MOST = 32  # graphs of one optimizer: if there are more, some option changes all the time
+_MUCH = 8  # a tensor that has so many times fewer numbers than another one is small
 _VALUES = ("lr", "weight_decay")  # options that are tensors in a graph
 
 
@@ -58,9 +60,37 @@ class Compiled:
             run(gather(step(_again(stack, *some)) for stack, some in zip(wave, given, strict=True)))
 
         with fused():
-            graph = make_fx(stepped, tracing_mode="fake")(*tensors)
+            graph = make_fx(stepped, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        small_first_(graph)
         compiled: Callable[..., None] = torch.compile(graph, **{"dynamic": False, **self.settings})
         return compiled
+
+
+def small_first_(module: GraphModule) -> None:
+    """Change a graph: small tensors are stored before larger ones are computed from them.
+
+    The compiler would compute a small one again for each entry of a large one, for instance a float64 power
+    for each entry of a weight. It stores what `torch.as_strided` reads, so this is put between the two.
+    """
+    for node in module.graph.nodes:
+        x = node.meta.get("val")
+        if not isinstance(x, Tensor) or _is_view(node):
+            continue
+        for given in node.all_input_nodes:
+            reader, small = node, given
+            while _is_view(small):
+                reader, small = small, small.all_input_nodes[0]
+            y = small.meta.get("val")
+            if small.op == "call_function" and isinstance(y, Tensor) and _MUCH * y.numel() <= x.numel():
+                with module.graph.inserting_after(small):
+                    stored = module.graph.call_function(torch.as_strided, (small, y.shape, y.stride()))
+                reader.replace_input_with(small, stored)
+    module.recompile()
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info and not r.alias_info.is_write for r in schema.returns)
 
 
 def settings_of(compile: bool | Mapping[str, Any]) -> Mapping[str, Any] | None:
