@@ -19,7 +19,11 @@ from sketchy.optim.stack import Settings, Stack
 from sketchy.optim.step import step
 
 MOST = 32  # graphs of one optimizer: if there are more, some option changes all the time
-_MUCH = 8  # a tensor that has so many times fewer numbers than another one is small
+_COSTLY = {"pow", "sqrt", "rsqrt", "div", "reciprocal", "exp2", "log2"}
+_LARGE, _MUCH = (
+    2**13,
+    8,
+)  # a tensor is large from so many numbers on, if it has so many times more than another
 _VALUES = ("lr", "weight_decay")  # options that are tensors in a graph
 
 
@@ -67,25 +71,41 @@ class Compiled:
 
 
 def small_first_(module: GraphModule) -> None:
-    """Change a graph: small tensors are stored before larger ones are computed from them.
+    """Change a graph: costly small tensors are stored before large ones are computed from them.
 
     The compiler would compute a small one again for each entry of a large one, for instance a float64 power
     for each entry of a weight. It stores what `torch.as_strided` reads, so this is put between the two.
     """
+    costly = set[Node]()
     for node in module.graph.nodes:
-        x = node.meta.get("val")
-        if not isinstance(x, Tensor) or _is_view(node):
+        view, x = _is_view(node), node.meta.get("val")
+        if not (view or _is_pointwise(node)) or not isinstance(x, Tensor):
             continue
         for given in node.all_input_nodes:
             reader, small = node, given
             while _is_view(small):
                 reader, small = small, small.all_input_nodes[0]
-            y = small.meta.get("val")
-            if small.op == "call_function" and isinstance(y, Tensor) and _MUCH * y.numel() <= x.numel():
+            large = not view and x.numel() >= max(_LARGE, _MUCH * small.meta["val"].numel())
+            if large and small in costly:
+                y = small.meta["val"]
                 with module.graph.inserting_after(small):
                     stored = module.graph.call_function(torch.as_strided, (small, y.shape, y.stride()))
                 reader.replace_input_with(small, stored)
+            elif given in costly:
+                costly.add(node)
+        if _name(node) in _COSTLY:
+            costly.add(node)
     module.recompile()
+
+
+def _name(node: Node) -> str:
+    """The name of an operation of torch, without that of a variant or of the library."""
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else schema.name.removeprefix("aten::").removesuffix("_")
+
+
+def _is_pointwise(node: Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) == "_to_copy"
 
 
 def _is_view(node: Node) -> bool:
