@@ -1,7 +1,7 @@
 """The contract of the paper's three workloads: a network, its data, its loss and its score.
 
-`train.py` knows workloads by this page only. A row is an index into a split. Batches, augmentation and dropout
-follow from (seed, epoch, row) or (seed, step): a resumed run needs its number of steps only.
+The training loop knows workloads by this page only. A row is an index into a split. Batches, augmentation and
+dropout follow from (seed, epoch, row) or (seed, step): a resumed run needs its number of steps only.
 """
 
 from abc import ABC, abstractmethod
@@ -95,7 +95,8 @@ class Workload(ABC, Generic[S]):
     def network(self, scale: S, sizes: Sizes) -> nn.Module:
         """A new network, with random numbers of torch's generator, which the caller seeds.
 
-        Its forward pass takes a `Batch`. Dropout uses torch's generator, too.
+        Its forward pass takes a `Batch`. Dropout uses torch's generator, too. Buffers of floating point (running
+        statistics) are averaged over ranks before a look or a checkpoint.
         """
 
     @abstractmethod
@@ -107,7 +108,7 @@ class Workload(ABC, Generic[S]):
 
     @abstractmethod
     def look(self, network: nn.Module, batch: Batch, scale: S) -> Any:
-        """What `score` needs of a batch: small, on the CPU, and picklable. Without gradients, in eval mode."""
+        """What `score` needs of a batch: small, picklable, on the CPU. Without gradients, in eval mode."""
 
     @abstractmethod
     def score(self, looks: Sequence[Any]) -> Score:
