@@ -95,8 +95,8 @@ class Workload(ABC, Generic[S]):
     def network(self, scale: S, sizes: Sizes) -> nn.Module:
         """A new network, with random numbers of torch's generator, which the caller seeds.
 
-        Its forward pass takes a `Batch`. Dropout uses torch's generator, too. Buffers of floating point (running
-        statistics) are averaged over ranks before a look or a checkpoint.
+        Its forward pass takes a `Batch`. Dropout uses torch's generator, too. Buffers of floating point
+        (running statistics) are averaged over ranks before a look or a checkpoint.
         """
 
     @abstractmethod
@@ -111,5 +111,5 @@ class Workload(ABC, Generic[S]):
         """What `score` needs of a batch: small, picklable, on the CPU. Without gradients, in eval mode."""
 
     @abstractmethod
-    def score(self, looks: Sequence[Any]) -> Score:
+    def score(self, looks: Sequence[Any], scale: S) -> Score:
         """Loss and metric over a whole split, from the looks at its batches in order."""
