@@ -28,11 +28,12 @@ class Scale:
     clip: float = math.inf  # largest norm of the whole gradient
     dropout: float = 0.0
     label_smoothing: float = 0.0
-    graft: str = "rmsprop"  # the paper's rule; for `shampoo` and `paper-sketchy-shampoo`
-    block_size: int  # of Shampoo and of the paper's S-Shampoo
-    rank: int
+    graft: str = "rmsprop"  # of `shampoo` and `s-shampoo`, the paper's optimizers
+    block_size: int  # of both
+    rank: int  # of `s-shampoo`
     start_step: int = 101  # the first preconditioned step of both
     roots_every: int = 10  # steps between two inverse roots of both
+    own_rank: int = 64  # of `sketchy-shampoo` and `sketchy-soap`, which have our settings
     precision: Precision = "float32"  # of forward and backward; everything else is float32
 
     def __post_init__(self) -> None:
@@ -122,15 +123,17 @@ class Range:
 class Choice:
     """One of a few values."""
 
-    values: tuple[float, ...]
+    values: tuple[float | str, ...]
 
-    def __init__(self, *values: float) -> None:
+    def __init__(self, *values: float | str) -> None:
         object.__setattr__(self, "values", values)
 
-    def at(self, share: float) -> float:
+    def at(self, share: float) -> float | str:
+        """The value at a share from 0 to 1; all have the same chance."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
-    def share(self, value: float) -> float:
+    def share(self, value: float | str) -> float:
+        """Its place among the values, from 0 to 1."""
         return self.values.index(value) / max(1, len(self.values) - 1)
 
 

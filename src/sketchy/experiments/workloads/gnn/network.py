@@ -82,17 +82,17 @@ class GraphNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.outputs = outputs
-        self.embed_atoms = lecun_linear(atom_features, width)
-        self.embed_bonds = lecun_linear(bond_features, width)
+        self.atoms = lecun_linear(atom_features, width)
+        self.bonds = lecun_linear(bond_features, width)
         self.steps = nn.ModuleList(Step(width, width if i else outputs, dropout) for i in range(steps))
-        self.decode = lecun_linear(width, outputs)
+        self.head = lecun_linear(width, outputs)
 
     def forward(self, batch: Batch) -> Tensor:
-        edges, nodes = self.embed_bonds(batch["bonds"].float()), self.embed_atoms(batch["atoms"].float())
+        edges, nodes = self.bonds(batch["bonds"].float()), self.atoms(batch["atoms"].float())
         graphs = Graphs(edges, nodes, nodes.new_zeros(len(batch["labels"]), self.outputs))
         for step in self.steps:
             graphs = step(graphs, batch)
-        return self.decode(graphs.globals)
+        return self.head(graphs.globals)
 
 
 def _sums(rows: Tensor, group: Tensor, groups: int) -> Tensor:

@@ -68,7 +68,7 @@ class GNN(Workload[GNNScale]):
             _QUARTER,
             Tuning(_RANGES, trials=128, chosen_by="loss"),
             "tox21",
-            "Tox21 (7,823 molecules, 12 assays) instead of ogbg-molpcba; width 64, blocks of 256 and rank 64, "
+            "Tox21 (7,823 molecules, 12 assays) instead of ogbg-molpcba; width 64, blocks of 256, rank 64: "
             "a quarter of the paper's; batches of 64 instead of 1024; 750 steps to tune and 1,000 to report "
             "instead of 10,260; gradients clipped at 10; graft RMSProp-normalized; chosen by validation loss",
         ),
