@@ -160,9 +160,10 @@ class Run:
         losses, counts = [], []
         mine = self.scale.batch // self.scale.micro_batch // self.ranks.world
         for i in range(mine):
+            batch = next(stream)  # the first one makes a loader, which draws a number
             torch.manual_seed(seeded(self.settings.seed, step, i * self.ranks.world + self.ranks.rank, 2))
             with self._precision(), self.ranks.without_sums(network, i < mine - 1):
-                loss, number = self.workload.loss(network, next(stream), self.scale)
+                loss, number = self.workload.loss(network, batch, self.scale)
                 loss.backward()
             losses.append(loss.detach())
             counts.append(number)
