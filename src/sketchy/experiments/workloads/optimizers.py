@@ -49,13 +49,13 @@ def _adamw(named: Named, scale: Scale) -> Optimizer:
 
 def _paper(scale: Scale) -> dict[str, Any]:
     """The paper's settings of Shampoo and S-Shampoo: all weights with two or more axes are preconditioned."""
-    searched = {"graft": scale.graft, "block_size": scale.block_size, "start_step": scale.start_step}
-    return {**PAPER, **searched, "path": "sketch", **_common(scale)}
+    own = {"graft": scale.graft, "block_size": scale.block_size, "start_step": scale.start_step}
+    return {**PAPER, **own, "eps": 1e-6, "path": "sketch", **_common(scale)}
 
 
 def _shampoo(named: Named, scale: Scale) -> Optimizer:
     options = {key: value for key, value in _paper(scale).items() if key not in ("rank", "update_every")}
-    return Shampoo(named, **options | {"roots_every": scale.roots_every})
+    return Shampoo(named, **options, roots_every=scale.roots_every)
 
 
 def _s_shampoo(named: Named, scale: Scale) -> Optimizer:
