@@ -101,6 +101,7 @@ class Muon(AdamW):
         assert p.grad is not None
         state, beta1 = self.state[p], group["betas"][0]
         momentum = state.setdefault("momentum", torch.zeros_like(p))
+        state.setdefault("step", torch.zeros(())).add_(1)  # AdamW's loading looks for it
         momentum.lerp_(p.grad, 1 - beta1)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         direction = p.grad.lerp(momentum, beta1).flatten(1)[None]  # Nesterov's
