@@ -35,9 +35,10 @@ def tune(
 
     Trial i of every optimizer is the same point of the paper's ranges: row i of one Sobol sequence. Any
     number of processes, on any number of machines, may run this command on one shared folder: each trial is
-    done once. Ctrl-C and SIGTERM save and stop; run the same command to resume. Prints what each optimizer
-    spent and its best trial, chosen on validation rows, and writes trials.jsonl (a line for each trial). Then
-    `sketchy train --best` runs the best settings with several seeds.
+    done once. Ctrl-C and SIGTERM save and stop; run the same command to resume, also with more trials or
+    other optimizers. Prints what each optimizer spent and its best trial, chosen on validation rows, and
+    writes trials.jsonl (a line for each trial). Then `sketchy train --best` runs the best settings with
+    several seeds.
 
     Args:
         workload: gnn (molecules), resnet50 (images) or conformer (speech).
@@ -55,14 +56,12 @@ def tune(
         threads: Threads of torch on a CPU.
         workers: Processes that read and augment rows ahead.
     """
-    from dataclasses import asdict
-
     import torch
 
     from sketchy.cli.training import How, named, opened, run_all, tell
-    from sketchy.experiments.resume import claim
+    from sketchy.experiments.workloads.claims import DEAD
     from sketchy.experiments.workloads.ranks import joined
-    from sketchy.experiments.workloads.search import TRIALS, Search, finished, preset
+    from sketchy.experiments.workloads.search import Search, finished, preset
     from sketchy.experiments.workloads.search_table import TRIAL_ROWS, trial_row, write_rows
 
     torch.set_num_threads(threads)
@@ -75,23 +74,27 @@ def tune(
         pieces = search.pieces(out)
         rows = opened(workload, search.data, search.scale, data_dir)
         if ranks.first:
-            claim(out, asdict(search), results=TRIALS)
+            search.claim(out)
 
         def write() -> None:
             write_rows(out / TRIAL_ROWS, search, pieces, trial_row)
 
+        ranks.from_first(None)
         how = How(ranks, data_dir, workers, save_every)
         complete = run_all(pieces, rows, how, test=False, give_up=chosen.tuning.give_up, after=write)
         if not ranks.first:
             return
         write()
         done = len(list(finished(pieces)))
-    _show(search, out, json)
+    _show(Search.read(out), out, json)
     if not complete:
         tell(f"stopped; {done} of {len(pieces)} trials are in {out}; run the same command to resume")
         raise SystemExit(STOPPED)
     if done < len(pieces):
-        tell(f"{done} of {len(pieces)} trials have ended; other processes are doing the rest")
+        tell(
+            f"{done} of {len(pieces)} trials have ended; other processes do the rest, or died less than"
+            f" {DEAD:.0f} seconds ago: then run the same command again"
+        )
 
 
 def _show(search: "Search", out: Path, json: bool) -> None:
@@ -101,13 +104,26 @@ def _show(search: "Search", out: Path, json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sketchy.experiments.workloads.search_table import table
+    from sketchy.experiments.workloads.search_table import points, spent
 
-    header, *lines = table(search, out)
+    tables = {"spent": spent(search, out), "best": points(search, out)}
     if json:
-        print(dumps([dict(zip(header, line, strict=True)) for line in lines]))
+        rows = {
+            name: [dict(zip(cells.header, line, strict=True)) for line in cells.lines]
+            for name, cells in tables.items()
+        }
+        print(dumps(rows))
         return
-    shown = Table(*header, box=box.SIMPLE_HEAD, caption="in brackets: the place in the range, in percent")
-    for line in lines:
-        shown.add_row(*line)
-    Console(markup=False, highlight=False).print(shown)
+    console = Console(markup=False, highlight=False)
+    for cells, about in zip(
+        tables.values(),
+        (
+            "losses: first to third quartile of the trials that did not fail",
+            "in brackets: the place in its range, in percent",
+        ),
+        strict=True,
+    ):
+        shown = Table(*cells.header, box=box.SIMPLE_HEAD, caption=about, padding=(0, 1, 0, 0))
+        for line in cells.lines:
+            shown.add_row(*line)
+        console.print(shown)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-BEAT = 20.0  # seconds between two touches
-DEAD = 180.0  # seconds without one
+BEAT = 10.0  # seconds between two touches
+DEAD = 90.0  # seconds without one
 
 
 @contextmanager

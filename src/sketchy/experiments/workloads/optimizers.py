@@ -49,13 +49,13 @@ def _adamw(named: Named, scale: Scale) -> Optimizer:
 
 def _paper(scale: Scale) -> dict[str, Any]:
     """The paper's settings of Shampoo and S-Shampoo: all weights with two or more axes are preconditioned."""
-    searched = {"graft": scale.graft, "block_size": scale.block_size, "start_step": scale.start_step}
-    return {**PAPER, **searched, "path": "sketch", **_common(scale)}
+    own = {"graft": scale.graft, "block_size": scale.block_size, "start_step": scale.start_step}
+    return {**PAPER, **own, "eps": 1e-6, "path": "sketch", **_common(scale)}
 
 
 def _shampoo(named: Named, scale: Scale) -> Optimizer:
     options = {key: value for key, value in _paper(scale).items() if key not in ("rank", "update_every")}
-    return Shampoo(named, **options | {"roots_every": scale.roots_every})
+    return Shampoo(named, **options, roots_every=scale.roots_every)
 
 
 def _s_shampoo(named: Named, scale: Scale) -> Optimizer:
@@ -101,6 +101,7 @@ class Muon(AdamW):
         assert p.grad is not None
         state, beta1 = self.state[p], group["betas"][0]
         momentum = state.setdefault("momentum", torch.zeros_like(p))
+        state.setdefault("step", torch.zeros(())).add_(1)  # AdamW's loading looks for it
         momentum.lerp_(p.grad, 1 - beta1)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         direction = p.grad.lerp(momentum, beta1).flatten(1)[None]  # Nesterov's

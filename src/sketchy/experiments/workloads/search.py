@@ -5,9 +5,10 @@ Sobol sequence. The best trial is chosen on validation rows, among the first n: 
 finished.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 import sketchy
+from sketchy.experiments.resume import OPTIONS, claim, refuse_others
 from sketchy.experiments.workloads import folder, optimizers
 from sketchy.experiments.workloads.record import Record, badness
 from sketchy.experiments.workloads.registry import workload
 from sketchy.experiments.workloads.run import Settings
 from sketchy.experiments.workloads.scale import Preset, Scale
-from sketchy.files import damaged, read_object
+from sketchy.files import damaged, read_object, write
 
 TRIALS, FINALS = ".trials", ".finals"  # folders of single runs; hidden, because `sketchy report` shows sums
 TUNING_SEED = 0  # of networks and rows in all trials; finals have 1, 2, ...
@@ -106,10 +108,26 @@ class Search:
                 found.append(Piece(optimizer, trial, settings, out / TRIALS / f"{optimizer}-{trial:04}"))
         return found
 
+    def claim(self, out: Path) -> None:
+        """Write the options into a folder. Raises ValueError if it holds a search of others.
+
+        Trials and optimizers may be added later: points don't depend on them.
+        """
+        if not (out / OPTIONS).exists():
+            claim(out, asdict(self), results=TRIALS)
+            return
+        known = Search.read(out)
+        grown = {"optimizers": known.optimizers, "trials": known.trials}
+        refuse_others(out, asdict(self) | grown, results=TRIALS)
+        names = tuple(dict.fromkeys((*known.optimizers, *self.optimizers)))
+        both = replace(self, optimizers=names, trials=max(self.trials, known.trials))
+        if both != known:
+            write(out / OPTIONS, json.dumps(asdict(both), indent=2) + "\n")
+
     @classmethod
     def read(cls, out: Path) -> "Search":
         """The search in a folder."""
-        path = out / "options.json"
+        path = out / OPTIONS
         if not path.exists():
             raise ValueError(f"{out}: holds no search; `sketchy tune` makes one")
         known = read_object(path)

@@ -2,11 +2,12 @@
 
 import json
 import math
-import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sketchy.experiments.summary import quartiles
 from sketchy.experiments.workloads.record import Record
 from sketchy.experiments.workloads.registry import workload
 from sketchy.experiments.workloads.search import Best, Piece, Search, best, common, finished
@@ -55,43 +56,70 @@ def write_rows(path: Path, search: Search, pieces: Sequence[Piece], row: Any) ->
         written = len(found)
 
 
-HEADER = ("optimizer", "trials", "failed", "steps", "CPU h", "best loss", "best {}", "quartiles", "trial")
+@dataclass(frozen=True)
+class Cells:
+    """A table as text."""
+
+    header: list[str]
+    lines: list[list[str]]
 
 
-def table(search: Search, out: Path) -> list[list[str]]:
-    """The search as text, the header first: what each optimizer spent, and its best trial with its place.
-
-    The place of a value in its range is in percent: near 0 or 100, a better value may lie outside.
-    """
-    metric = workload(search.workload).metric
-    rows = [(piece, record) for piece, record in finished(search.pieces(out))]
-    winners = {each.optimizer: each for each in best(search, out)} if common(search, out) else {}
-    header = [name.format(metric.name) for name in HEADER] + search.dimensions
-    return [header] + [_line(search, name, metric, winners.get(name), rows) for name in search.optimizers]
-
-
-def _line(
-    search: Search, name: str, metric: Metric, winner: Best | None, rows: list[tuple[Piece, Record]]
-) -> list[str]:
-    own = [record for piece, record in rows if piece.optimizer == name]
-    failed = sum(record.ended != "finished" for record in own)
-    spent = [str(len(own)), str(failed), f"{sum(r.step for r in own):,}"]
-    spent.append(f"{sum(r.cpu_seconds for r in own) / 3600:.2f}")
-    if winner is None:
-        return [name, *spent, *("" for _ in range(len(HEADER) - 5 + len(search.dimensions)))]
-    score = winner.record.score(metric)
-    losses = sorted(r.score(metric).loss for r in own if math.isfinite(r.score(metric).loss))
-    spread = ""
-    if len(losses) > 1:
-        low, _, high = statistics.quantiles(losses, n=4, method="inclusive")
-        spread = f"{low:.4f} to {high:.4f}"
-    places = [
-        f"{_told(winner.point[each])} ({100 * search.share(name, each, winner.trial):.0f} %)"
-        if each in winner.point
-        else ""
-        for each in search.dimensions
+def spent(search: Search, out: Path) -> Cells:
+    """What each optimizer spent, and what its best trial reached."""
+    metric, winners = workload(search.workload).metric, _winners(search, out)
+    by_optimizer: dict[str, list[Record]] = {name: [] for name in search.optimizers}
+    for piece, record in finished(search.pieces(out)):
+        by_optimizer[piece.optimizer].append(record)
+    lines = []
+    for name, own in by_optimizer.items():
+        failed = sum(record.ended != "finished" for record in own)
+        hours = sum(record.cpu_seconds for record in own) / 3600
+        reached = [""] * 3
+        if name in winners:
+            score = winners[name].record.score(metric)
+            reached = [f"{score.loss:.4f}", f"{score.metric:.4f}", _quartiles(own, metric)]
+        lines.append(
+            [name, str(len(own)), str(failed), f"{sum(r.step for r in own):,}", f"{hours:.2f}", *reached]
+        )
+    header = [
+        "optimizer",
+        "trials",
+        "failed",
+        "steps",
+        "CPU h",
+        "best loss",
+        metric.short or metric.name,
+        "losses",
     ]
-    return [name, *spent, f"{score.loss:.4f}", f"{score.metric:.4f}", spread, str(winner.trial), *places]
+    return Cells(header, lines)
+
+
+def points(search: Search, out: Path) -> Cells:
+    """The best settings, and where they lie in their ranges, in percent.
+
+    Near 0 or 100, a better value may lie outside of the range.
+    """
+    lines = []
+    for name, winner in _winners(search, out).items():
+        cells = [
+            f"{_told(winner.point[each])} ({100 * search.share(name, each, winner.trial):.0f})"
+            if each in winner.point
+            else ""
+            for each in search.dimensions
+        ]
+        lines.append([name, f"{winner.trial} of {winner.trials}", *cells])
+    return Cells(["optimizer", "trial", *search.dimensions], lines)
+
+
+def _winners(search: Search, out: Path) -> dict[str, Best]:
+    return {each.optimizer: each for each in best(search, out)} if common(search, out) else {}
+
+
+def _quartiles(records: Sequence[Record], metric: Metric) -> str:
+    """Of the losses of trials that did not fail."""
+    losses = [loss for record in records if math.isfinite(loss := record.score(metric).loss)]
+    low, _, high = quartiles(losses)
+    return f"{low:.3f}-{high:.3f}"
 
 
 def _told(value: float | str) -> str:

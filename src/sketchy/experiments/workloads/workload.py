@@ -62,9 +62,10 @@ class Source:
 class Metric:
     """What the paper reports of a workload."""
 
-    name: str  # as in tables: "average precision"
+    name: str  # "average precision"
     higher_is_better: bool
     error: bool = False  # whether tables show 1 - metric
+    short: str = ""  # of the name, for tables
 
     @property
     def worst(self) -> float:

@@ -60,7 +60,7 @@ class GNN(Workload[GNNScale]):
     """Masked binary cross-entropy over the assays; average precision, mean over the assays."""
 
     name: ClassVar[str] = "gnn"
-    metric: ClassVar[Metric] = Metric("average precision", higher_is_better=True, error=True)
+    metric: ClassVar[Metric] = Metric("average precision", higher_is_better=True, error=True, short="AP")
     loss_name: ClassVar[str] = "binary cross-entropy of a label"
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset(_PAPER, Tuning(_RANGES, trials=128), "ogbg-molpcba"),
