@@ -32,8 +32,8 @@ def open_imagenet(directory: Path, *, side: int) -> Data:
     numbers = {name: i for i, name in enumerate(names)}  # the place among the sorted names
     test = next((place for place in (root / TEST, root.parent / TEST) if place.is_dir()), root / TEST)
     parts = [(root / "train", numbers), (root / "val", numbers), (test, _numbered(test))]
-    splits = [PictureFiles(*_listed(place, classes), side=side) for place, classes in parts]
-    return Data(*splits, note=f"{len(names)} classes; ImageNet v2 for the test")
+    train, validation, held_out = (PictureFiles(*_listed(*part), side=side) for part in parts)
+    return Data(train, validation, held_out, f"{len(names)} classes; ImageNet v2 for the test")
 
 
 def _folders(place: Path) -> list[str]:

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from sketchy.experiments.workloads.resnet50 import sets
 from sketchy.experiments.workloads.resnet50.network import ResNet
-from sketchy.experiments.workloads.scale import Choice, Preset, Range, Scale, Tuning
+from sketchy.experiments.workloads.scale import Choice, Preset, Range, Ranges, Scale, Tuning
 from sketchy.experiments.workloads.workload import Batch, Metric, Score, Sizes, Source, Workload
 
 
@@ -39,19 +39,20 @@ class ResNetScale(Scale):
 
 Look = tuple[float, int, int]  # sum of losses, right answers, rows
 
-_SEARCHED = {
+_SEARCHED: Ranges = {
     "lr": Range(1e-4, 1e-2),
     "weight_decay": Range(1e-3, 0.1),
     "beta1": Range(1e-4, 0.1, one_minus=True),
     "beta2": Range(1e-4, 0.1, one_minus=True),
 }
-_ALL = _SEARCHED | {
+_ALL: Ranges = {
+    **_SEARCHED,
     "label_smoothing": Range(0.0, 0.2, log=False),
     "dropout": Range(0.0, 0.2, log=False),
     "clip": Choice(1.0, 10.0, 100.0, 1000.0),
 }
-_GRAFTS = {"graft": Choice("adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized")}
-_OWN = {
+_GRAFTS: Ranges = {"graft": Choice("adagrad", "rmsprop", "adagrad_normalized", "rmsprop_normalized")}
+_OWN: Mapping[str, Ranges] = {
     "adamw": {"warmup": Range(0.02, 0.1, log=False)},
     "shampoo": _GRAFTS,
     "s-shampoo": _GRAFTS,
