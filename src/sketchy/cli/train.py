@@ -17,7 +17,7 @@ SET = arg(name="set", metavar="NAME=VALUE ...")
 
 
 def train(
-    workload: Positional[Literal["gnn", "resnet50", "conformer"]],
+    workload: Positional[Literal["gnn", "resnet50", "conformer"]] = "gnn",
     scale: Literal["paper", "quarter", "tiny"] = "paper",
     data: str | None = None,
     optimizer: str = "s-shampoo",

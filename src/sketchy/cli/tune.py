@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    workload: Positional[Literal["gnn", "resnet50", "conformer"]],
+    workload: Positional[Literal["gnn", "resnet50", "conformer"]] = "gnn",
     scale: Literal["paper", "quarter", "tiny"] = "paper",
     data: str | None = None,
     optimizers: tuple[str, ...] = ("adamw", "shampoo", "s-shampoo"),
@@ -31,7 +31,7 @@ def tune(
 ) -> None:
     """Search the settings of several optimizers on a workload of the paper, with equal budgets.
 
-    Example: sketchy tune gnn --scale quarter --optimizers adamw s-shampoo --trials 16 --out runs/gnn
+    Example: sketchy tune gnn --scale quarter --trials 16 --out runs/gnn
 
     Trial i of every optimizer is the same point of the paper's ranges: row i of one Sobol sequence. Any
     number of processes, on any number of machines, may run this command on one shared folder: each trial is

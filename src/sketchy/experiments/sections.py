@@ -11,6 +11,7 @@ from sketchy.experiments import names
 from sketchy.experiments.page import Plot, Table, band, bars, lines, points
 from sketchy.experiments.resume import OPTIONS
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
+from sketchy.experiments.workloads import report as workloads
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,16 @@ def _scaling(path: Path, rows: list[ResultRow]) -> Blocks:
     return "Scaling of a step", [table, *plots]
 
 
+def _workload(build: Callable[[list[ResultRow]], tuple[str, list[Table | Plot]]]) -> Callable[..., Blocks]:
+    """A section of one of the paper's workloads."""
+
+    def blocks(path: Path, rows: list[ResultRow]) -> Blocks:
+        title, shown = build(rows)
+        return title, list(shown)
+
+    return blocks
+
+
 def _machine(row: ResultRow) -> str:
     return f"{row['processor']}, torch {row['torch']}, commit {row['commit']}"
 
@@ -327,4 +338,7 @@ KINDS = (
     _kind("optimizer rank rate loss record", _quality),
     _kind("problem optimizer rank settings samples state_bytes error processor", _step_time),
     _kind("variable size optimizer samples error processor", _scaling),
+    _kind("workload scale optimizer trial point ended", _workload(workloads.trials)),
+    _kind("workload scale data optimizer seed record", _workload(workloads.finals)),
+    _kind("workload preset optimizer seed step validation_loss", _workload(workloads.single)),
 )

@@ -124,7 +124,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(optimizer: str, tmp_path
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_loss_of_one_repeated_batch_falls(optimizer: str) -> None:
     few = replace(DATA, train=type(DATA.train)(DATA.train.all, DATA.train.rows[:16]))  # type: ignore[attr-defined,call-arg]
-    chosen = settings(optimizer, steps=60, look_every=10, lr=1e-2, beta2=0.99, dropout=0.0)
+    chosen = settings(optimizer, steps=40, look_every=8, lr=1e-2, beta2=0.99, dropout=0.0)
     run = trained(Run(chosen, few))
     losses = [look.train_loss for look in run.record.looks[1:]]
     assert losses[-1] < 0.7 * losses[0]  # type: ignore[operator]

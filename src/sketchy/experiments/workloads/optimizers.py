@@ -105,10 +105,10 @@ class Muon(AdamW):
         momentum.lerp_(p.grad, 1 - beta1)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         direction = p.grad.lerp(momentum, beta1).flatten(1)[None]  # Nesterov's
-        found, scale = tasks.run(polar_(direction, direction.new_ones(1, dtype=torch.float64), steps=5))
-        length = found.norm() * scale
+        found, _ = tasks.run(polar_(direction, direction.new_ones(1, dtype=torch.float64), steps=5))
+        length = found.norm()
         if length > 0:
-            p.sub_((found * (0.2 * p.numel() ** 0.5 / length).to(p)).view_as(p), alpha=float(group["lr"]))
+            p.sub_((found * (0.2 * p.numel() ** 0.5 / length)).view_as(p), alpha=float(group["lr"]))
 
 
 def _muon(named: Named, scale: Scale) -> Optimizer:

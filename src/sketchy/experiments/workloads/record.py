@@ -61,8 +61,9 @@ class Record:
         return Score(self.looks[-1].validation_loss, self.looks[-1].validation_metric)
 
 
-def badness(score: Score, metric: Metric, tuning: Tuning) -> float:
-    """A number to choose by: the lowest is best."""
-    if tuning.chosen_by == "loss":
+def badness(record: Record, metric: Metric, tuning: Tuning) -> float:
+    """A number to choose by: the lowest is best. Infinite if the run failed."""
+    score = record.score(metric)
+    if not math.isfinite(score.loss) or tuning.chosen_by == "loss":
         return score.loss
     return -score.metric if metric.higher_is_better else score.metric

@@ -180,7 +180,7 @@ def best(search: Search, out: Path) -> list[Best]:
     for piece, record in finished(search.pieces(out)):
         if piece.number >= trials:
             continue
-        bad = badness(record.score(metric), metric, search.chosen.tuning)
+        bad = badness(record, metric, search.chosen.tuning)
         known = found.get(piece.optimizer)
         if math.isfinite(bad) and (known is None or bad < known[0]):
             point = search.point(piece.optimizer, piece.number)
