@@ -1,5 +1,6 @@
 """Speech: strings of digits with held-out speakers, LibriSpeech's folders, damaged recordings."""
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -164,6 +165,21 @@ def write(root: Path, samples: int, rate: int = 16_000, channels: int = 1) -> No
     soundfile.write(root / FLAC, np.zeros((samples, channels)), rate)
 
 
+def test_lengths_are_kept_and_only_new_recordings_are_opened(root: Path) -> None:
+    folder, damaged = root / "LibriSpeech/dev-other", root / "LibriSpeech" / FLAC
+    lengths = opened(root).validation.lengths
+    assert len(json.loads((folder / "sketchy-lengths.json").read_text())) == 7
+    damaged.write_bytes(b"")  # its length is known
+    assert torch.equal(opened(root).validation.lengths, lengths)
+    damaged.rename(damaged.with_name("26-7-0009.flac"))
+    (root / "LibriSpeech" / TEXT).write_text("26-7-0009 IT IS\n")
+    with pytest.raises(ValueError, match=r"26-7-0009.flac: can't be read"):
+        opened(root)
+    (folder / "sketchy-lengths.json").write_text("{")
+    with pytest.raises(ValueError, match=r"sketchy-lengths.json: .*remove it to make it again"):
+        opened(root)
+
+
 Break = Callable[[Path], object]
 BROKEN: dict[str, tuple[Break, str]] = {
     "nothing there": (lambda r: shutil.rmtree(r), r"librispeech is not in .*\n.*train-clean-100"),
@@ -181,8 +197,14 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "an empty file": (lambda r: (r / FLAC).write_bytes(b""), r"0001.flac: can't be read"),
     "a recording of nothing": (lambda r: write(r, 0), r"0001.flac: can't be read"),
     "a short recording": (lambda r: write(r, 400), r"0001.flac: has 400 samples, too few"),
-    "another rate": (lambda r: write(r, 9000, rate=8000), r"0001.flac: must have one channel and 16,000"),
-    "two channels": (lambda r: write(r, 9000, channels=2), r"0001.flac: must have one channel and 16,000"),
+    "another rate": (
+        lambda r: write(r, 9000, rate=8000),
+        r"0001.flac: has . channels and .*; must be one and 16,000",
+    ),
+    "two channels": (
+        lambda r: write(r, 9000, channels=2),
+        r"0001.flac: has . channels and .*; must be one and 16,000",
+    ),
 }
 
 

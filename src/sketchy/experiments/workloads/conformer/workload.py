@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from sketchy.experiments.workloads.conformer import digits, librispeech
+from sketchy.experiments.workloads.conformer import chapters, digits, librispeech, pieces
 from sketchy.experiments.workloads.conformer.ctc import ctc_losses, greedy, word_errors
 from sketchy.experiments.workloads.conformer.front_end import LogMel, Masks
 from sketchy.experiments.workloads.conformer.network import ConformerNetwork
@@ -122,7 +122,7 @@ class Conformer(Workload[ConformerScale]):
             "strings of spoken digits under noise",
         ),
         "librispeech": Source(
-            {"pieces": librispeech.PIECES, "rate": librispeech.RATE},
+            {"pieces": pieces.PIECES, "rate": chapters.RATE},
             lambda directory, scale: librispeech.open_librispeech(directory, numbers=scale.masks.numbers),
             "960 hours of read books",
         ),
@@ -152,12 +152,12 @@ class Conformer(Workload[ConformerScale]):
         loss = float(_losses(logits, lengths, batch).detach().double().sum())
         targets, counts, spelling = (batch[name].cpu() for name in ("targets", "target_counts", "spelling"))
         expected = [row[:count].tolist() for row, count in zip(targets, counts, strict=True)]
-        found = ([text(pieces, spelling) for pieces in some] for some in (greedy(logits, lengths), expected))
+        found = ([text(ids, spelling) for ids in some] for some in (greedy(logits, lengths), expected))
         return loss, int(counts.sum()), *word_errors(*found)
 
     def score(self, looks: Sequence[Look], scale: ConformerScale) -> Score:
-        loss, pieces, errors, words = (sum(column) for column in zip(*looks, strict=True))
-        return Score(loss / pieces, errors / words)
+        loss, count, errors, words = (sum(column) for column in zip(*looks, strict=True))
+        return Score(loss / count, errors / words)
 
 
 def _losses(logits: Tensor, lengths: Tensor, batch: Batch) -> Tensor:
