@@ -30,6 +30,7 @@ def train(
     out: Path | None = None,
     save_every: float = 10.0,
     tensorboard: bool = False,
+    spectra: int | None = None,
     dry_run: bool = False,
     data_dir: Path | None = None,
     device: str | None = None,
@@ -65,6 +66,7 @@ def train(
         out: Directory for the results; if not given, runs/WORKLOAD-SCALE/OPTIMIZER-SEED.
         save_every: Minutes between two checkpoints.
         tensorboard: Also write TensorBoard files.
+        spectra: Also record the spectra of the gradients' covariances, so many times, in spectra.jsonl.
         dry_run: Print weights, steps, optimizer memory and data, and train nothing.
         data_dir: Directory of the data sets; if not given, $SKETCHY_DATA or the user's cache.
         device: Device, such as cpu or cuda; if not given, cuda if there is one.
@@ -84,7 +86,7 @@ def train(
     with user_mistakes("sketchy train"), joined(device) as ranks:
         rates = {"lr": lr, "weight_decay": weight_decay}
         given = {name: value for name, value in rates.items() if value is not None} | named(set_)
-        how = How(ranks, data_dir, workers, save_every, tensorboard)
+        how = How(ranks, data_dir, workers, save_every, tensorboard, spectra)
         if best is not None:
             _finals(best, seeds, given, how)
             return

@@ -32,6 +32,7 @@ class How:
     workers: int = 0
     save_every: float = 10.0  # minutes
     tensorboard: bool = False
+    spectra: int | None = None
 
 
 def named(words: Sequence[str]) -> dict[str, str]:
@@ -109,6 +110,7 @@ def _steps(run: Run, folder: Path, how: How, asked: folders.Asked) -> "Iterator[
         asked=asked,
         save_every=60 * how.save_every,
         tensorboard=how.tensorboard,
+        spectra=how.spectra,
         tell=tell if how.ranks.first else lambda message: None,
     )
 

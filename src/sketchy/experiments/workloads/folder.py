@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from sketchy.experiments import resume
 from sketchy.experiments.workloads import checkpoints
 from sketchy.experiments.workloads.record import Look, Record
 from sketchy.experiments.workloads.run import Run
+from sketchy.experiments.workloads.watched import Watch
 from sketchy.files import append, read_object, write
 from sketchy.optim.scalars import write_scalars
 
@@ -33,6 +34,7 @@ def steps(
     asked: Asked = lambda: (False, False),
     save_every: float = SAVE_EVERY,
     tensorboard: bool = False,
+    spectra: int | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Iterator[Record]:
     """Take the steps that are missing in ``folder``, and yield the record after each of them.
@@ -44,11 +46,12 @@ def steps(
     ranks, options = run.ranks, run.settings.options()
     if ranks.first:
         resume.claim(folder, options, results=METRICS)
-    known = ended(folder)
+    known, covariances = ended(folder), None
     if known is None:
         state, complaints = checkpoints.newest(folder, ranks.device)
         if state is not None:
             run.load_state_dict(state)
+            covariances = state.get("covariances")
             tell(f"resumed after step {run.record.step:,}")
         for complaint in complaints:
             tell(complaint)
@@ -57,9 +60,12 @@ def steps(
     ranks.from_first(None)  # all have read before the first one writes
     if ranks.first:
         _rewrite(folder / METRICS, run)
+    watch = Watch(run, folder, spectra, covariances) if spectra is not None and ranks.first else None
 
     def save_state() -> None:
         state = run.state_dict()
+        if watch is not None:
+            state["covariances"] = watch.monitor.state_dict()
         if ranks.first:
             checkpoints.write(folder, state)
 
@@ -68,7 +74,8 @@ def steps(
             yield known
             return
         saved, lines = time.monotonic(), len(run.record.looks)
-        with _writer(folder if tensorboard and ranks.first else None) as writer:
+        following = nullcontext() if watch is None else watch.following()
+        with _writer(folder if tensorboard and ranks.first else None) as writer, following:
             for record in _saved_on_error(run, save_state):
                 if ranks.first:
                     for look in record.looks[lines:]:

@@ -62,7 +62,7 @@ def finals(rows: Sequence[ResultRow]) -> Blocks:
         ("training loss", lambda look: look.train_loss),
     ):
         shown.append(_bands(by_optimizer, of, title=f"{name}. {differs}", y=name.partition(" (")[0]))
-    return f"Paper's workloads: {found.name}, {first['scale']} scale, {first['data']}", shown
+    return f"Finals: {found.name}, {first['scale']} scale, {first['data']}", shown
 
 
 def _records(rows: Sequence[ResultRow]) -> dict[str, list[Record]]:
@@ -150,7 +150,7 @@ def trials(rows: Sequence[ResultRow]) -> Blocks:
     caption = f"Validation rows. {found.loss_name}; the metric is {metric.name}. {about(first)}"
     title = "All trials: the share of them that reach a loss"
     plot = lines(curves, title=title, x="share of the trials (%)", y="validation loss")
-    name = f"Paper's search: {found.name}, {first['scale']} scale"
+    name = f"Search: {found.name}, {first['scale']} scale"
     return name, [Table(header, cells, caption, notes=True), plot]
 
 
@@ -180,7 +180,7 @@ def single(rows: Sequence[ResultRow]) -> Blocks:
     ]
     plot = lines(curves, title=f"Losses. {about(first | {'scale': first['preset']})}", x="step", y="loss")  # type: ignore[arg-type]
     optimizer = SHOWN.get(first["optimizer"], first["optimizer"])
-    title = f"Paper's runs: {found.name}, {first['preset']} scale, {optimizer}, seed {first['seed']}"
+    title = f"Runs: {found.name}, {first['preset']} scale, {optimizer}, seed {first['seed']}"
     return title, [Table(header, [cells]), plot]
 
 

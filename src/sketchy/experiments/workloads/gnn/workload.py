@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from sketchy.experiments.workloads.gnn import sets
+from sketchy.experiments.workloads.gnn import ogb, sets, smiles
 from sketchy.experiments.workloads.gnn.network import GraphNetwork
 from sketchy.experiments.workloads.gnn.precision import mean_average_precision
 from sketchy.experiments.workloads.scale import Preset, Range, Scale, Tuning
@@ -82,6 +82,16 @@ class GNN(Workload[GNNScale]):
             {"atom_features": 7, "bond_features": 3, "assays": 12},
             lambda directory, scale: sets.open_tox21(directory, both_ways=scale.both_ways),
             "Tox21 of MoleculeNet: 7,823 molecules",
+        ),
+        "pcba": Source(
+            smiles.SIZES,
+            lambda directory, scale: smiles.open_pcba(directory, scale.molecules, both_ways=scale.both_ways),
+            "PCBA of MoleculeNet from SMILES: as many molecules as --set molecules says; needs RDKit",
+        ),
+        "ogbg-molpcba": Source(
+            ogb.SIZES,
+            lambda directory, scale: ogb.open_ogb(directory, both_ways=scale.both_ways),
+            "437,929 molecules as OGB publishes them, in ogbg_molpcba/",
         ),
     }
 
