@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sketchy.experiments.workloads.conformer.front_end import LogMel
+from sketchy.experiments.workloads.running import RunningStatistics
 from sketchy.experiments.workloads.workload import Batch
 
 _EPS, _EPS_BATCH = 1e-6, 1e-3
@@ -28,22 +29,12 @@ class Norm(nn.Module):
         return functional.layer_norm(x, self.bias.shape, 1 + self.scale, self.bias, _EPS)
 
 
-class MaskedBatchNorm(nn.Module):
-    """Batch norm over the frames that exist, times (1 + scale).
-
-    The running averages are of biased variances; over a batch of ``batch`` rows they keep the share ``keep``.
-    (A batch may come in several forward passes.)
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
+class MaskedBatchNorm(RunningStatistics):
+    """Batch norm over the frames that exist, times (1 + scale)."""
 
     def __init__(self, width: int, *, keep: float, batch: int) -> None:
-        super().__init__()
-        self.keep, self.batch = keep, batch
+        super().__init__(width, keep=keep, batch=batch)
         self.scale, self.bias = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(width))
-        self.register_buffer("running_mean", torch.zeros(width))
-        self.register_buffer("running_var", torch.ones(width))
 
     def forward(self, x: Tensor, exists: Tensor) -> Tensor:
         """``x``: (rows, frames, width). ``exists``: (rows, frames, 1)."""
@@ -53,10 +44,7 @@ class MaskedBatchNorm(nn.Module):
             count = exists.sum()
             mean = (y * exists).sum((0, 1)) / count
             variance = ((y - mean).square() * exists).sum((0, 1)) / count
-            with torch.no_grad():
-                kept = self.keep ** (len(x) / self.batch)
-                self.running_mean.mul_(kept).add_(mean, alpha=1 - kept)
-                self.running_var.mul_(kept).add_(variance, alpha=1 - kept)
+            self.remember(mean, variance, len(x))
         scaled = (y - mean) * (variance + _EPS_BATCH).rsqrt()
         return (scaled * (1 + self.scale) + self.bias).to(x.dtype)
 

@@ -12,29 +12,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sketchy.experiments.workloads.initial import lecun_normal_
+from sketchy.experiments.workloads.running import RunningStatistics
 from sketchy.experiments.workloads.workload import Batch
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green and blue on ImageNet
 _EPS = 1e-5
 
 
-class VirtualNorm(nn.Module):
-    """Batch norm over parts of ``virtual`` rows of a batch.
-
-    The running averages are of biased variances; over a batch of ``batch`` rows they keep the share ``keep``
-    of their values. (A batch may come in several forward passes.)
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
+class VirtualNorm(RunningStatistics):
+    """Batch norm over parts of ``virtual`` rows of a batch; their statistics are averaged."""
 
     def __init__(self, channels: int, *, virtual: int, batch: int, keep: float = 0.9) -> None:
-        super().__init__()
-        self.virtual, self.batch, self.keep = virtual, batch, keep
+        super().__init__(channels, keep=keep, batch=batch)
+        self.virtual = virtual
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
@@ -53,9 +45,7 @@ class VirtualNorm(nn.Module):
             count = part.numel() // len(mean)
             means.append(mean)
             variances.append(variance * ((count - 1) / count))
-        kept = self.keep ** (len(x) / self.batch)
-        for running, found in ((self.running_mean, means), (self.running_var, variances)):
-            running.mul_(kept).add_(torch.stack(found).mean(0), alpha=1 - kept)
+        self.remember(torch.stack(means).mean(0), torch.stack(variances).mean(0), len(x))
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
@@ -111,9 +101,8 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Batch) -> Tensor:
-        x = ((batch["images"].float() - self.mean) / self.deviation).contiguous(
-            memory_format=torch.channels_last
-        )
+        x = (batch["images"].float() - self.mean) / self.deviation
+        x = x.contiguous(memory_format=torch.channels_last) if x.is_cuda else x  # for its tensor cores
         x = functional.relu(self.norm(self.stem(x)))
         x = functional.max_pool2d(x, 3, 2, padding=1) if self.pooled else x
         return self.head(self.dropout(self.blocks(x).mean((2, 3))))
