@@ -32,6 +32,7 @@ SHAMPOO: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"rank": 3, "solver": "exact"}),
     ("SketchyShampoo", {"rank": 3, "stacked": True}),
     ("Shampoo", {}),
+    ("Shampoo", {"roots_every": 3}),
     ("SketchyAdagrad", {"rank": 4}),
 ]
 SOAP: list[tuple[str, dict[str, Any]]] = [

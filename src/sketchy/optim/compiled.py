@@ -148,12 +148,13 @@ def _again(
     numbers: Mapping[str, Tensor],
 ) -> Stack:
     """The same stack with other tensors."""
-    return Stack(params, states, stack.plan, {**stack.group, **numbers}, stack.due, lambda: grads)
+    group = {**stack.group, **numbers}
+    return Stack(params, states, stack.plan, group, stack.due, lambda: grads, roots=stack.roots)
 
 
 def _fixed(stack: Stack) -> Any:
     """What a graph depends on, besides the shapes of its tensors."""
-    return id(stack.plan), len(stack.params), stack.due, *_options(stack.group)
+    return id(stack.plan), len(stack.params), stack.due, stack.roots, *_options(stack.group)
 
 
 def _options(group: Settings) -> list[Any]:
