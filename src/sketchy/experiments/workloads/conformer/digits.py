@@ -20,6 +20,7 @@ from sketchy.experiments.workloads.workload import Data
 RATE = 8000
 CLIPS = (2, 4)  # in a string
 SILENCE = (0.025, 0.15)  # seconds before a clip
+LEVEL = 2000.0  # root mean square of a string before noise; recordings of some speakers are ten times louder
 EPOCH, HELD_OUT = 1000, 500  # strings
 VALIDATION, TEST = "theo", "yweweler"  # speakers; the other four are for training
 
@@ -48,10 +49,11 @@ class Strings(Recordings):
             silence = SILENCE[0] + float(torch.rand((), generator=draw)) * (SILENCE[1] - SILENCE[0])
             parts += [np.zeros(round(silence * RATE)), clips[i][0]]
             digits.append(1 + clips[i][1])
-        string = np.concatenate(parts)
-        level = np.sqrt(np.mean(np.square(string, dtype=np.float64))) * 10 ** (-self.noise / 20)
+        string = np.concatenate(parts, dtype=np.float64)
+        string *= LEVEL / np.sqrt(np.mean(np.square(string)))
         noise = torch.randn(len(string), generator=draw, dtype=torch.float64).numpy()
-        return (string + level * noise).round().clip(-32_768, 32_767).astype(np.int16), digits
+        string += LEVEL * 10 ** (-self.noise / 20) * noise
+        return string.round().clip(-32_768, 32_767).astype(np.int16), digits
 
 
 def open_digits(directory: Path, *, noise: float, numbers: int) -> Data:

@@ -31,7 +31,7 @@ class ConformerScale(Scale):
     most_bins: int = 27  # of such a mask
     gap_masks: int = 10
     most_time: float = 0.05  # of such a mask, as a share of the utterance
-    noise: float = 5.0  # dB from strings of digits down to the noise
+    noise: float = 15.0  # dB from strings of digits down to the noise
 
     def __post_init__(self) -> None:
         super().__post_init__()
