@@ -70,7 +70,7 @@ _PAPER = ConformerScale(
     rank=256,
 )
 _QUARTER = _PAPER.changed(
-    {"batch": 16, "micro_batch": 16, "steps": 1000, "tuning_steps": 800, "look_every": 50, "lr": 1e-3}
+    {"batch": 16, "micro_batch": 16, "steps": 1000, "tuning_steps": 800, "look_every": 100, "lr": 1e-3}
     | {"width": 128, "layers": 4, "heads": 4, "channels": 128, "bins": 40, "most_bins": 8, "keep": 0.98}
     | {"block_size": 256, "rank": 64, "graft": "rmsprop_normalized"}
 )
