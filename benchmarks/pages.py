@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, overview, rate_transfer, rounding, soak, sweeps
+from benchmarks.quality import ablation, compare, overview, rate_transfer, rounding, soak, sweeps, workloads
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
@@ -106,6 +106,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweeps": partial(sweeps.table, RESULTS),
     "pca": lambda: pca.page(RESULTS / pca.FILE),
     "soak": lambda: soak.page(RESULTS / soak.FILE),
+    **{f"workload {name}": partial(workloads.finals_table, name) for name in workloads.WORKLOADS},
+    **{f"search {name}": partial(workloads.trials_table, name) for name in workloads.WORKLOADS},
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
     "first.png": lambda: overview.picture(RESULTS),
@@ -118,6 +120,10 @@ PICTURES: dict[str, Callable[[], bytes]] = {
         f"ablation-{name}.png": partial(ablation.picture, RESULTS, name)
         for name in ABLATION
         if ablation.drawable(RESULTS, name)
+    },
+    **{
+        f"workload-{name}.png": partial(workloads.picture, name)
+        for name in filter(workloads.drawable, workloads.WORKLOADS)
     },
 }
 

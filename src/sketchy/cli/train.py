@@ -177,7 +177,9 @@ def _describe(settings: "Settings", data_dir: Path | None) -> None:
     data = opened(settings.workload, settings.data, scale, data_dir)
     counts = (len(data.train), len(data.validation), len(data.test))
     per_epoch = counts[0] // scale.batch
+    if per_epoch == 0:
+        raise ValueError(f"batch={scale.batch}: there are only {counts[0]} rows to train on")
     console.print(
         f"{settings.data}: {counts[0]:,} rows to train, {counts[1]:,} to validate, {counts[2]:,} to test"
-        f" ({data.note}); {scale.steps / max(1, per_epoch):.1f} epochs of {per_epoch:,} steps"
+        f" ({data.note}); {scale.steps / per_epoch:.1f} epochs of {per_epoch:,} steps"
     )

@@ -51,7 +51,7 @@ def finals(rows: Sequence[ResultRow]) -> Blocks:
     """Curves on the test rows, mean ± 1.96 standard errors over seeds, and the final table."""
     first = rows[0]
     found, differs = workload(first["workload"]), about(first)
-    by_optimizer = _records(rows)
+    by_optimizer = by_optimizer_of(rows)
     caption = f"Means of seeds ± 1.96 standard errors. {YARDSTICKS.get(found.name, '')} {differs}"
     error = error_name(found.metric)
     shown: list[Table | Plot] = [Table(*_final_table(found, by_optimizer), caption)]
@@ -65,7 +65,7 @@ def finals(rows: Sequence[ResultRow]) -> Blocks:
     return f"Finals: {found.name}, {first['scale']} scale, {first['data']}", shown
 
 
-def _records(rows: Sequence[ResultRow]) -> dict[str, list[Record]]:
+def by_optimizer_of(rows: Sequence[ResultRow]) -> dict[str, list[Record]]:
     found: dict[str, list[Record]] = {}
     for row in rows:
         found.setdefault(row["optimizer"], []).append(Record.from_dict(row["record"]))
@@ -113,18 +113,24 @@ def _bands(
     """Mean and 1.96 standard errors over seeds at each look that all of them have."""
     curves, traces = {}, []
     for name, records in by_optimizer.items():
-        steps, means = [], []
-        for looks in zip(*(record.looks for record in records), strict=False):
-            values = [value for look in looks if (value := of(look)) is not None and math.isfinite(value)]
-            if len(values) == len(records) and looks[0].step > 0:
-                steps.append(looks[0].step)
-                means.append(Mean.of(values))
+        steps, means = at_looks(records, of)
         shown = SHOWN.get(name, name)
         curves[shown] = (steps, [mean.value for mean in means])
         low, high = [m.value - m.half for m in means], [m.value + m.half for m in means]
         traces.append(band(f"{shown}: ± 1.96 standard errors", steps, low, high))
     drawn = lines(curves, title=title, x="step", y=y, log_y=False)
     return replace(drawn, traces=[*traces, *drawn.traces], owners=[*drawn.owners, *drawn.owners])
+
+
+def at_looks(records: Sequence[Record], of: Callable[[Look], float | None]) -> tuple[list[int], list[Mean]]:
+    """The mean over seeds at each look that all of them have, after the first one."""
+    steps, means = [], []
+    for looks in zip(*(record.looks for record in records), strict=False):
+        values = [value for look in looks if (value := of(look)) is not None and math.isfinite(value)]
+        if len(values) == len(records) and looks[0].step > 0:
+            steps.append(looks[0].step)
+            means.append(Mean.of(values))
+    return steps, means
 
 
 def trials(rows: Sequence[ResultRow]) -> Blocks:
@@ -188,12 +194,18 @@ def about(row: Mapping[str, Any]) -> str:
     """What differs in scale from the paper's run."""
     preset = workload(row["workload"]).presets[row["scale"]]
     own = row.get("data", preset.data)
-    instead = "" if own == preset.data else f" Data: {own} instead of {preset.data}."
-    return (
-        f"Differs from the paper: {preset.differs}.{instead}"
-        if preset.differs
-        else f"At the paper's scale.{instead}"
-    )
+    changes = [] if own == preset.data else [f"data: {own}"]
+    searched = {
+        "lr",
+        "weight_decay",
+        *preset.tuning.ranges,
+        *(n for r in preset.tuning.own.values() for n in r),
+    }
+    for name, value in row.get("settings", {}).items():
+        if name not in searched and value not in (None, getattr(preset.scale, name, value)):
+            changes.append(f"{name}={value}")
+    differs = f"Differs from the paper: {preset.differs}." if preset.differs else "At the paper's scale."
+    return f"{differs} But here {', '.join(changes)}." if changes else differs
 
 
 def error_name(metric: Metric) -> str:
