@@ -46,16 +46,14 @@ def strings(noise: float, *clips: tuple[int, int]) -> Strings:
     )
 
 
-def test_speakers_are_in_one_split_only_and_all_clips_are_used() -> None:
+def test_speakers_of_validation_and_test_are_not_in_training_and_no_clip_is_in_two_splits() -> None:
     data = digits()
-    clips = [
-        [clip.tobytes() for speaker in split.clips for clip, _ in speaker]
-        for split in vars(data).values()
-        if isinstance(split, Strings)
-    ]
+    splits = data.train, data.validation, data.test
+    clips = [[clip.tobytes() for speaker in split.clips for clip, _ in speaker] for split in splits]
     assert [len(some) for some in clips] == [2000, 500, 500]
     assert len({clip for some in clips for clip in some}) == 3000
-    assert (len(data.train.clips), len(data.validation), len(data.test)) == (4, 500, 500)
+    assert [len(split.clips) for split in splits] == [4, 2, 2]
+    assert [len(split) for split in splits] == [1000, 500, 500]
 
 
 def test_a_string_is_2_to_4_clips_after_silences_and_its_pieces_are_its_digits() -> None:
