@@ -12,7 +12,7 @@ import torch
 
 from experiments.workloads.places import SHARED, draw
 from sketchy.experiments.workloads.conformer import Conformer
-from sketchy.experiments.workloads.conformer.digits import RATE, Strings
+from sketchy.experiments.workloads.conformer.digits import LEVEL, RATE, Strings
 from sketchy.experiments.workloads.conformer.librispeech import FOLDERS
 from sketchy.experiments.workloads.conformer.recordings import text
 from sketchy.experiments.workloads.workload import Data
@@ -46,28 +46,24 @@ def strings(noise: float, *clips: tuple[int, int]) -> Strings:
     )
 
 
-def test_speakers_are_in_one_split_only_and_all_clips_are_used() -> None:
+def test_speakers_of_validation_and_test_are_not_in_training_and_no_clip_is_in_two_splits() -> None:
     data = digits()
-    clips = [
-        [clip.tobytes() for speaker in split.clips for clip, _ in speaker]
-        for split in vars(data).values()
-        if isinstance(split, Strings)
-    ]
+    splits = data.train, data.validation, data.test
+    clips = [[clip.tobytes() for speaker in split.clips for clip, _ in speaker] for split in splits]
     assert [len(some) for some in clips] == [2000, 500, 500]
     assert len({clip for some in clips for clip in some}) == 3000
-    assert (len(data.train.clips), len(data.validation), len(data.test)) == (4, 500, 500)
+    assert [len(split.clips) for split in splits] == [4, 2, 2]
+    assert [len(split) for split in splits] == [1000, 500, 500]
 
 
 def test_a_string_is_2_to_4_clips_after_silences_and_its_pieces_are_its_digits() -> None:
-    split = strings(200.0, (1000, 3), (2000, 7))
+    split = strings(200.0, (-300, 3), (500, 7))
     counts = set()
     for row in range(60):
         samples, pieces = split.recording(row, draw(row))
-        said = [
-            {1000: 4, 2000: 8}[abs(int(x))]
-            for x in samples[np.flatnonzero(samples[1:] > samples[:-1] + 500) + 1]
-        ]
-        assert said == list(pieces), "one for each rise after a silence"
+        begins = np.flatnonzero((samples[1:] != 0) & (samples[:-1] == 0)) + 1
+        assert [8 if samples[i] > 0 else 4 for i in begins] == list(pieces), "one after each silence"
+        assert np.sqrt(np.mean(samples.astype(float) ** 2)) == pytest.approx(LEVEL, rel=0.01)
         silent = len(samples) - 4000 * len(pieces)
         assert 0.025 * RATE * len(pieces) - 3 <= silent <= 0.15 * RATE * len(pieces) + 3
         counts.add(len(pieces))

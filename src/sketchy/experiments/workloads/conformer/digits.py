@@ -1,7 +1,7 @@
 """Strings of spoken digits under noise, from the Free Spoken Digit Dataset; and strings of tones.
 
 Strings are made when a batch needs them: a speaker, 2 to 4 of the speaker's clips with a silence before each,
-and white noise. In validation and test each string is fixed, and its speaker is in no other split.
+and white noise. In validation and test each string is fixed, and its speaker is not in training.
 """
 
 import io
@@ -20,8 +20,10 @@ from sketchy.experiments.workloads.workload import Data
 RATE = 8000
 CLIPS = (2, 4)  # in a string
 SILENCE = (0.025, 0.15)  # seconds before a clip
+LEVEL = 2000.0  # root mean square of a string before noise; recordings of some speakers are ten times louder
 EPOCH, HELD_OUT = 1000, 500  # strings
-VALIDATION, TEST = "theo", "yweweler"  # speakers; the other four are for training
+OTHERS = ("theo", "yweweler")  # speakers to validate and test; the other four are for training
+TAKES = 50  # of each digit by each speaker; the first half of the others' is to validate
 
 
 class Strings(Recordings):
@@ -48,22 +50,32 @@ class Strings(Recordings):
             silence = SILENCE[0] + float(torch.rand((), generator=draw)) * (SILENCE[1] - SILENCE[0])
             parts += [np.zeros(round(silence * RATE)), clips[i][0]]
             digits.append(1 + clips[i][1])
-        string = np.concatenate(parts)
-        level = np.sqrt(np.mean(np.square(string, dtype=np.float64))) * 10 ** (-self.noise / 20)
+        string = np.concatenate(parts, dtype=np.float64)
+        string *= LEVEL / np.sqrt(np.mean(np.square(string)))
         noise = torch.randn(len(string), generator=draw, dtype=torch.float64).numpy()
-        return (string + level * noise).round().clip(-32_768, 32_767).astype(np.int16), digits
+        string += LEVEL * 10 ** (-self.noise / 20) * noise
+        return string.round().clip(-32_768, 32_767).astype(np.int16), digits
 
 
 def open_digits(directory: Path, *, noise: float, numbers: int) -> Data:
-    """Four speakers to train, one to validate, one to test."""
+    """Four speakers to train. Of two others, half of the takes to validate, and half to test."""
     speakers, _ = published.read("fsdd", directory, among=_KNOWN)
-    others = [clips for name, clips in speakers.items() if name not in (VALIDATION, TEST)]
-    return Data(
-        Strings(others, EPOCH, noise=noise, seed=0, numbers=numbers),
-        Strings([speakers[VALIDATION]], HELD_OUT, noise=noise, seed=1, numbers=numbers),
-        Strings([speakers[TEST]], HELD_OUT, noise=noise, seed=2, numbers=numbers),
-        f"one speaker of six to validate, one to test; {noise:g} dB above white noise",
+    own = [name for name in speakers if name not in OTHERS]
+    first, second = range(TAKES // 2), range(TAKES // 2, TAKES)
+    train, validation, held_out = (
+        Strings(
+            [[clip for take in takes for clip in speakers[name][take]] for name in names],
+            size,
+            noise=noise,
+            seed=seed,
+            numbers=numbers,
+        )
+        for seed, (names, takes, size) in enumerate(
+            ((own, range(TAKES), EPOCH), (OTHERS, first, HELD_OUT), (OTHERS, second, HELD_OUT))
+        )
     )
+    about = f"two speakers of six held out, half of their takes to validate; {noise:g} dB above white noise"
+    return Data(train, validation, held_out, about)
 
 
 def open_tones(*, numbers: int) -> Data:
@@ -80,14 +92,15 @@ def open_tones(*, numbers: int) -> Data:
 
 
 def _speakers(index: IO[bytes], samples: IO[bytes]) -> Read:
-    """The clips of each speaker, {name: [(samples, digit), ...]}, and all digits."""
+    """The clips of each speaker, {name: {take: [(samples, digit), ...]}}, and all digits."""
     lines = [line.split(",") for line in index.read().decode().splitlines()]
     rows = [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
     everything = np.load(io.BytesIO(samples.read()))
-    found: dict[str, list[tuple[np.ndarray, int]]] = {}
+    found: dict[str, dict[int, list[tuple[np.ndarray, int]]]] = {}
     for row in rows:
         clip = everything[int(row["offset"]) :][: int(row["length"])]
-        found.setdefault(row["speaker"], []).append((clip, int(row["digit"])))
+        takes = found.setdefault(row["speaker"], {})
+        takes.setdefault(int(row["take"]), []).append((clip, int(row["digit"])))
     return found, np.array([int(row["digit"]) for row in rows])
 
 
