@@ -41,6 +41,7 @@ class Covariance:
     below: Tensor  # (S,)
     above: Tensor  # (S,)
     trace: Tensor | None = None  # tr C, (S,), if it is known
+    columns: int | None = None  # ρ was subtracted from at least so many directions; None: from all l
 
     @property
     def exact(self) -> bool:
@@ -57,7 +58,7 @@ class Covariance:
 
         If T is known, bounds on N give bounds on K, and the reverse. K / (K + N) increases with K and
         decreases with N, so it is extreme where K and N are. It is at least k / d. If T is not known,
-        T >= Σ λ + l ρ, because ρ was subtracted from l directions.
+        T >= Σ λ + l ρ, because ρ was subtracted from l directions (or fewer: ``columns``).
 
         The estimate adds ρ back to each direction: (Σ_{i <= k} λ_i + k ρ) / T, where T is tr C, or
         Σ λ + d ρ if that is not known. It is clipped to the bounds. At full rank it is exact.
@@ -66,7 +67,8 @@ class Covariance:
         lowered = (lam - self.below.unsqueeze(-1)).clamp(min=0)
         (K, N), (K_low, N_low) = ((x[..., :k].sum(-1), x[..., k:].sum(-1)) for x in (lam, lowered))
         K_high, N_high = K + k * self.above, N + rest * self.above
-        T_low = K_low + N_low + lam.shape[-1] * rho if self.trace is None else self.trace
+        columns = lam.shape[-1] if self.columns is None else self.columns
+        T_low = K_low + N_low + columns * rho if self.trace is None else self.trace
         T_high = K_high + N_high if self.trace is None else self.trace
         K_low, K_high = torch.maximum(K_low, T_low - N_high), torch.minimum(K_high, T_high - N_low)
         low = (K_low / torch.minimum(K_low + N_high, T_high)).clamp(min=k / self.dim, max=1.0)
@@ -163,7 +165,8 @@ class States:
             for each in known.get(p, ()):
                 lam, rho, bound = each.sketch.eigenvalues, each.sketch.escaped_mass, each.sketch.error_bound
                 below = bound if each.exact else torch.zeros_like(bound)  # rounding errors have both signs
-                covariance = Covariance(each.sketch.dim, lam, rho, below, bound, each.trace)
+                dim, trace = each.sketch.dim, each.trace
+                covariance = Covariance(dim, lam, rho, below, bound, trace, each.columns)
                 yield Reading(name, each.axis, covariance, each.skipped, each.whitened)
 
 

@@ -1,7 +1,6 @@
 """The results of `sketchy memory` as tables, JSON and a picture."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -19,13 +18,8 @@ from sketchy.analysis.memory import Fit, Holder, by_group, fit, holders, human
 from sketchy.analysis.peers import SOAP_LONGEST
 from sketchy.analysis.state import GROUPS, Held, Weight
 from sketchy.analysis.traffic import Mesh, OnRanks, on_ranks
+from sketchy.core.arguments import parse_bytes
 from sketchy.optim import SketchyShampoo, SketchySOAP
-
-_UNITS = {"b": 1} | {
-    f"{letter}{i}b": (1024 if i else 1000) ** power
-    for power, letter in enumerate("kmgtp", start=1)
-    for i in ("", "i")
-}
 
 
 def gather(
@@ -46,14 +40,6 @@ def gather(
     if dtype is not None:
         weights = {name: replace(w, dtype=getattr(torch, dtype)) for name, w in weights.items()}
     return weights
-
-
-def parse_bytes(text: str) -> int:
-    """The number of bytes in a text such as 8GiB, 500MB or 1.5 TB."""
-    match = re.fullmatch(r"(\d+\.?\d*)\s*([kmgtp]?i?b)", text.strip().lower())
-    if match is None:
-        raise ValueError(f"budget={text!r}: must be a number with a unit, such as 8GiB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2]])
 
 
 class Report:
@@ -86,7 +72,7 @@ class Report:
             for holder, _ in self.rows
             if holder.ours is not None and shards > 1 and not holder.few_bits
         ]
-        self.budget = None if budget is None else parse_bytes(budget)
+        self.budget = None if budget is None else parse_bytes("budget", budget)
         self.fits: list[Fit] = []
         if self.budget is not None:
             try:

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.options import BUDGET
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.plan import Design
 
@@ -16,7 +17,7 @@ class SketchyAdagrad(Engine):
 
     design: ClassVar[Design] = Design(InverseRoots, flat=True)
     without: ClassVar[frozenset[str]] = frozenset(
-        {"merge_dims", "one_sided", "precondition_1d", "row_norm", "stacked", "whiten", "polar"}
+        {"merge_dims", "one_sided", "precondition_1d", "row_norm", "stacked", "whiten", "polar", *BUDGET}
     )
     changed: ClassVar[dict[str, Any]] = {
         "rank": 64,
