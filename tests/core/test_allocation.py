@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cases import F64, STREAMS, covariance, stream
 from sketchy.core import sketch
-from sketchy.core.allocation import Choices, allocated, kinds, ladder, losses, power_law, spectrum
+from sketchy.core.allocation import Choices, allocated, kinds, ladder, losses, spectrum
 
 ROUNDING = 1e-9
 
@@ -92,20 +92,25 @@ def test_ladders(dim, least, most):
     assert all(b <= 1.25 * a + 8 for a, b in pairwise(found))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in STREAMS if kind != "zero"])
-def test_the_spectrum_outside_is_estimated_from_the_certificate(kind):
-    """Shares of energy outside, from rank 8 of 48. A step in the spectrum after column 24 is not seen."""
+def values(state):
+    return state.eigenvalues, state.escaped_mass, state.error_bound
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_losses_are_estimated_from_the_certificate(kind):
+    """To a hundredth of d where a power law goes on, which it does not in two of the streams."""
     matrices = stream(kind, 48, 96, 30)
     state = sketch.empty(48, 8, dtype=F64)
     for A in matrices:
         state = sketch.update(state, A, beta2=0.9, solver="subspace")
     C = covariance(matrices, 0.9)
     true = torch.linalg.eigvalsh(C).flip(-1)
-    mu = spectrum(state)
+    true = true * (true > 1e-12 * true[0])  # the others are rounding errors
+    mu = spectrum(values(state), 48)
     assert (mu.diff() <= 1e-12 * mu[0]).all()
     ranks = ladder(48, 8)
     error = (losses(mu, ranks) - losses(true, ranks)).abs().max()
-    assert error <= (0.2 if kind == "repeated" else 0.06), error
+    assert error <= (0.3 if kind in ("repeated", "geometric") else 0.02), error
 
 
 def test_the_sum_outside_is_what_was_lost():
@@ -115,15 +120,29 @@ def test_the_sum_outside_is_what_was_lost():
     for A in matrices:
         state = sketch.update(state, A, beta2=0.9)
     lost = covariance(matrices, 0.9).trace() - state.eigenvalues.sum()
-    outside = spectrum(state, lost)[6:].sum()
+    outside = spectrum(values(state), 20, lost)[6:].sum()
     torch.testing.assert_close(outside, lost - 6 * state.escaped_mass)
 
 
 def test_losses_by_hand():
-    mu = torch.tensor([4.0, 2.0, 1.0, 1.0])
-    assert losses(mu, (2, 3, 4)).tolist() == [0.25, 0.125, 0.0]
+    mu = torch.tensor([16.0, 9.0, 4.0, 4.0])
+    assert losses(mu, (2, 3, 4)).tolist() == pytest.approx([0.0, 0.0, 0.0])
+    one = 3 - (3 + 2 + 2) / ((9 + 4 + 4) / 3) ** 0.5
+    assert losses(mu, (1,)).item() == pytest.approx(one / 4)
     assert losses(torch.zeros(4), (2, 4)).tolist() == [0.0, 0.0]
-    assert losses(power_law(3), (2,)).item() == pytest.approx((1 / 3) / (11 / 6))
+    assert losses(torch.tensor([5.0, 1.0, 0.0, 0.0]), (1,)).item() == pytest.approx((3 - 3**0.5) / 4)
+
+
+@given(st.integers(2, 30), st.integers(0, 10**6))
+def test_a_loss_is_what_the_cosine_of_both_steps_lacks(d, seed):
+    """The docstring, with dense steps: divided by √μ, or by the root mean square outside."""
+    g = torch.Generator().manual_seed(seed)
+    mu = torch.rand(d, generator=g, dtype=F64).add(1e-3).sort(descending=True).values
+    k = seed % d
+    shared = torch.cat([mu[:k], mu[k:].mean().expand(d - k)])
+    ideal, ours = torch.ones(d, dtype=F64), (mu / shared).sqrt()
+    cosine = ideal @ ours / (ideal.norm() * ours.norm())
+    assert losses(mu, (k,)).item() == pytest.approx(1 - cosine.item(), abs=1e-12)
 
 
 def test_few_kinds_are_the_best_ones_if_there_are_enough():

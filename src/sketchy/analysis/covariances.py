@@ -3,7 +3,7 @@
 For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core import sketch as core
+from sketchy.core.allocation import losses, spectrum
 from sketchy.core.axes import layout, merge, unfold
 from sketchy.core.linalg import gaussian
 from sketchy.core.sketch import Sketch
@@ -75,6 +76,13 @@ class Covariance:
         high = torch.maximum(low, (K_high / torch.maximum(K_high + N_low, T_low)).clamp(max=1.0))
         trace = K + N + self.dim * rho if self.trace is None else self.trace
         return low, torch.clamp((K + k * rho) / trace, low, high), high
+
+    def lost(self, ranks: Sequence[int]) -> Tensor:
+        """The estimated share of directions that a sketch loses (S, number of ranks): `core.allocation`."""
+        lam, lost = self.eigenvalues, None
+        if self.trace is not None:
+            lost = self.trace - lam.sum(-1)
+        return losses(spectrum((lam, self.escaped_mass, self.above), self.dim, lost), ranks)
 
     def intrinsic_dimension(self) -> tuple[Tensor, Tensor, Tensor]:
         """tr C / λ_max(C), between 1 and d: a lower bound, an estimate and an upper bound, (S,) each."""

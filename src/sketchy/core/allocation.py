@@ -1,12 +1,15 @@
 """Ranks for many weights under one budget: what each rank loses, and the ranks that lose least.
 
-The directions outside a sketch share one scale. How much is lost by that is measured by the energy of the
-gradients there: for an axis with the spectrum μ_1 ≥ ... ≥ μ_d, a sketch of rank k leaves the share
+All directions outside of a sketch share one scale. Let μ_1 ≥ ... ≥ μ_d be the spectrum of an axis, and let a
+sketch of rank k have the first k directions. The ideal step divides each direction by √μ_i, so that all come
+out equally long. The sketch divides those outside by their root mean square: they have the lengths
+√(μ_i / mean μ). So the cosine between both steps, over all d directions, is 1 - J(k) with
 
-    E(k) = Σ_{i > k} μ_i / Σ_i μ_i
+    J(k) = Σ_{i > k} (1 - √(μ_i / mean_{j > k} μ_j)) / d.
 
-outside. Of the m n entries of a weight, each axis loses m n E(k). `allocated` minimizes the sum of these over
-all axes of all weights.
+J is the share of directions that is lost. It depends on how unequal the spectrum outside is, not on how much
+energy is there: a direction with nearly all energy (such as a mean that never changes) hides nothing else.
+`allocated` minimizes the sum of J over all axes of all weights.
 """
 
 from collections.abc import Sequence
@@ -16,11 +19,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from sketchy.core.sketch import Sketch
-
 _RUNGS = 4  # ranks in an octave
 _STEP = 8  # ranks above it are multiples of it
-_HALVINGS = 60
+_HALVINGS = 40
+_STEEPEST = 8.0  # exponent of a power law
+Values = tuple[Tensor, Tensor, Tensor]  # λ (..., l), ρ (...) and the error bound (...) of a sketch
 
 
 def ladder(dim: int, least: int, most: int | None = None) -> tuple[int, ...]:
@@ -38,25 +41,26 @@ def ladder(dim: int, least: int, most: int | None = None) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*rungs, most)))
 
 
-def spectrum(sketch: Sketch, lost: Tensor | None = None) -> Tensor:
-    """An estimate of all d eigenvalues (..., d) of the covariance C, from a sketch of it.
+def spectrum(sketch: Values, dim: int, lost: Tensor | None = None) -> Tensor:
+    """An estimate of all d eigenvalues (..., d) of the covariance C, from the values of a sketch of it.
 
-    Inside, μ_i = λ_i + ρ. Outside, a geometric sequence follows the last of these. Its sum is the mass
-    outside: ``lost`` = tr C - tr B Bᵀ (...), minus ρ for each column. If ``lost`` is not known, it is taken
-    from the error bound: bounds by traces add up to lost - (l - 1) ρ.
+    Inside, μ_i = λ_i + ρ. Outside, a power law follows, μ_i = μ_l (l / i)^a. Its sum is the mass outside:
+    ``lost`` = tr C - tr B Bᵀ (...), minus ρ for each column. If ``lost`` is not known, it is taken from the
+    error bound: bounds by traces add up to lost - (l - 1) ρ.
     """
-    rho, l, n = sketch.escaped_mass, sketch.rank, sketch.dim - sketch.rank
-    inside = sketch.eigenvalues + rho.unsqueeze(-1)
-    mass = sketch.error_bound - rho if lost is None else lost - l * rho
+    lam, rho, bound = sketch
+    l, n = lam.shape[-1], dim - lam.shape[-1]
+    inside = lam + rho.unsqueeze(-1)
+    mass = bound - rho if lost is None else lost - l * rho
     top = inside[..., -1]
     share = (mass / top.clamp(min=1e-300)).clamp(0, n)  # in units of the last eigenvalue inside
-    low, high = torch.zeros_like(share), torch.ones_like(share)
-    powers = torch.arange(1, n + 1, device=top.device, dtype=top.dtype)
+    logs = (torch.arange(l + 1, dim + 1, device=top.device, dtype=top.dtype) / l).log()
+    low, high = torch.zeros_like(share), torch.full_like(share, _STEEPEST)  # a
     for _ in range(_HALVINGS if n else 0):
-        q = (low + high) / 2
-        small = (q.unsqueeze(-1) ** powers).sum(-1) < share
-        low, high = torch.where(small, q, low), torch.where(small, high, q)
-    return torch.cat([inside, top.unsqueeze(-1) * high.unsqueeze(-1) ** powers], -1)
+        a = (low + high) / 2
+        larger = (-a.unsqueeze(-1) * logs).exp().sum(-1) > share
+        low, high = torch.where(larger, a, low), torch.where(larger, high, a)
+    return torch.cat([inside, top.unsqueeze(-1) * (-low.unsqueeze(-1) * logs).exp()], -1)
 
 
 def power_law(dim: int) -> Tensor:
@@ -65,10 +69,14 @@ def power_law(dim: int) -> Tensor:
 
 
 def losses(mu: Tensor, ranks: Sequence[int]) -> Tensor:
-    """E (..., number of ranks): the share of energy outside, at each rank, for spectra μ (..., d)."""
+    """J (..., number of ranks): the share of directions that each rank loses, for spectra μ (..., d)."""
     mu = mu.double().clamp(min=0)
-    outside = torch.cat([mu.flip(-1).cumsum(-1).flip(-1), mu.new_zeros(*mu.shape[:-1], 1)], -1)
-    return outside[..., list(ranks)] / outside[..., :1].clamp(min=1e-300)
+    d = mu.shape[-1]
+    kept = [min(rank, d - 1) for rank in ranks]
+    squares, roots = (x.flip(-1).cumsum(-1).flip(-1)[..., kept] for x in (mu, mu.sqrt()))
+    outside = torch.tensor([d - rank for rank in ranks], device=mu.device, dtype=mu.dtype)
+    found = outside - outside.sqrt() * roots / squares.clamp(min=1e-300).sqrt()
+    return torch.where(squares > 0, found, 0.0).clamp(min=0) / d
 
 
 @dataclass(frozen=True)

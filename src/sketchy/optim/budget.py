@@ -8,14 +8,14 @@ grown. What shrinks goes first, so the state never has more bytes than the budge
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from sketchy.core.allocation import Choices
 from sketchy.core.arguments import parse_bytes
 from sketchy.optim.convert import converted
-from sketchy.optim.menus import Lost, Menu, before_training, chosen, measured, ranks_of
+from sketchy.optim.menus import Lost, Menu, before_training, chosen, measured
 from sketchy.optim.plan import AxisRanks, Design, Plan, PlanOf, sizes_of
 from sketchy.optim.routing import names_of
 from sketchy.optim.sharding import decided_by_first
@@ -100,6 +100,11 @@ class Budget:
         """Bytes of the budget that its weights take, or will take after their first step."""
         return sum(map(self.size, self.members))
 
+    @property
+    def seen(self) -> int:
+        """The most gradients that one of its sketched weights has seen."""
+        return max((int(m.state["turn"]) for m in self.members if "turn" in m.state), default=0)
+
     def size(self, member: Member, ranks: AxisRanks | None = None) -> int:
         """What a weight takes of the budget, with its ranks or with others."""
         if ranks is None:
@@ -112,9 +117,7 @@ class Budget:
         return [size[not self.in_bytes] for size in found]
 
     def _menu(self, member: Member, lost: Sequence[Lost], now: AxisRanks | None = None) -> Menu:
-        menu = ranks_of(lost, now)
-        sums = [sum(axis[rank] for axis, rank in zip(lost, ranks, strict=True)) for ranks in menu]
-        return Menu(menu, Choices(self._sizes(member, menu), sums))
+        return Menu.of(lost, partial(self._sizes, member), now)
 
     def _left(self, others: Iterable[Member]) -> int:
         """What others leave of the budget."""

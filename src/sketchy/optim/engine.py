@@ -159,7 +159,8 @@ class Engine(Optimizer):
         """A printable table of the parameters that are trained; similar ones share a line.
 
         Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
-        stored in few bits, there is also its relative rounding error. Notes explain the columns, and compare
+        stored in few bits, there is also its relative rounding error; under a budget, the share of directions
+        that the sketches lose, by which ranks are chosen. Notes explain the columns, and compare
         the bytes with AdamW's. For sharded weights, notes say how much of the state lies on this rank, and
         which gradients a step gathers. See also `Report.summary` (one line) and `Report.to_dict`.
         """
@@ -173,7 +174,7 @@ class Engine(Optimizer):
                 shards = sharding(p, plan, group, self.split)
                 rows.append((names.get(p, f"{g}.{i}"), p, plan, self.state.get(p, {}), group, shards))
         scratch = scratch_bound(self.param_groups, self._plan, self.split)
-        return report(rows, scratch, type(self).__name__)
+        return report(rows, scratch, type(self).__name__, self._budgets())
 
     def covariances(self) -> Iterator[KnownCovariance]:
         """The gradient covariances in the state, one for each preconditioned axis of each parameter."""

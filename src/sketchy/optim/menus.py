@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from sketchy.core.allocation import Choices, allocated, kinds, ladder, losses, power_law, spectrum
-from sketchy.core.sketch import Sketch
 from sketchy.optim.parts.sketches import Axis
 from sketchy.optim.plan import AxisRanks, Plan
 from sketchy.optim.slots import State, is_sharded
 
 KINDS = 4  # different ranks of weights with one shape: they step together, in stacks that should be large
-Lost = Mapping[int, float]  # the entries of a weight that an axis loses, by its rank
+Lost = Mapping[int, float]  # what an axis loses, by its rank
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,19 @@ class Menu:
         """The number of the smallest ranks."""
         return min(range(len(self.ranks)), key=self.choices.costs.__getitem__)
 
+    @classmethod
+    def of(
+        cls,
+        lost: Sequence[Lost],
+        sizes: Callable[[Sequence[AxisRanks]], Sequence[int]],
+        now: AxisRanks | None = None,
+    ) -> "Menu":
+        """All ranks of its axes, and those that it has ``now``. ``sizes``: what ranks cost."""
+        ranks = list(product(*lost))
+        ranks += [] if now is None or now in ranks else [now]
+        sums = [sum(axis[rank] for axis, rank in zip(lost, each, strict=True)) for each in ranks]
+        return cls(ranks, Choices(sizes(ranks), sums))
+
     def only(self, numbers: Sequence[int]) -> "Menu":
         costs, lost = self.choices.costs, self.choices.losses
         some = Choices([costs[i] for i in numbers], [lost[i] for i in numbers])
@@ -40,11 +52,8 @@ class Menu:
     def lost(self, ranks: AxisRanks) -> float:
         return self.choices.losses[self.ranks.index(ranks)]
 
-
-def ranks_of(lost: Sequence[Lost], now: AxisRanks | None = None) -> list[AxisRanks]:
-    """The ranks of a menu: one for each axis, and those that it has now."""
-    found = list(product(*lost))
-    return found if now is None or now in found else [*found, now]
+    def cost(self, ranks: AxisRanks) -> int:
+        return self.choices.costs[self.ranks.index(ranks)]
 
 
 def rungs(plan: Plan, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -59,7 +68,7 @@ def before_training(plan: Plan, options: Mapping[str, Any]) -> list[Lost]:
     return [
         dict.fromkeys(ranks, 0.0)
         if axis is None
-        else dict(zip(ranks, _entries(plan, losses(power_law(axis.dim), ranks)).tolist(), strict=True))
+        else dict(zip(ranks, (worth(plan) * losses(power_law(axis.dim), ranks)).tolist(), strict=True))
         for axis, ranks in zip(plan.axes, rungs(plan, options), strict=True)
     ]
 
@@ -70,30 +79,30 @@ def measured(some: Sequence[tuple[Plan, State, Mapping[str, Any]]]) -> list[list
     offered = []
     for plan, state, options in some:
         for axis, ranks in zip(plan.axes, rungs(plan, options), strict=True):
-            own = tuple(dict.fromkeys((*ranks, axis.rank))) if axis is not None else ranks
-            found.append(torch.zeros(1) if axis is None else axis_losses(plan, axis, state, options, own))
+            own = ranks if axis is None else tuple(dict.fromkeys((*ranks, axis.rank)))
+            share = torch.zeros(1) if axis is None else lost_share(plan, axis, state, options, own)
+            found.append(worth(plan) * share)
             offered.append(own)
     values = iter(torch.cat([x.to(found[-1].device) for x in found]).tolist() if found else [])
     each = iter([{rank: next(values) for rank in ranks} for ranks in offered])
     return [[next(each) for _ in plan.axes] for plan, *_ in some]
 
 
-def axis_losses(
+def lost_share(
     plan: Plan, axis: Axis, state: State, options: Mapping[str, Any], ranks: Sequence[int]
 ) -> Tensor:
-    """The entries of a weight that an axis loses at each of these ranks, by its spectrum."""
-    basis, lam, mass, bound = axis.stored(state).tensors.values()
-    sketch, lost = Sketch(basis, _whole(lam), _whole(mass), _whole(bound)), None
+    """The estimated share of directions that an axis loses at each of these ranks, a mean over blocks."""
+    _, *values = axis.stored(state).tensors.values()
+    (lam, mass, bound), lost = map(_whole, values), None
     if options.get("solver") == "exact":  # its error bound does not know the trace
         energy = plan.gradient_energy(state, options)
-        lost = None if energy is None else energy - sketch.eigenvalues.sum(-1)
-    return _entries(plan, losses(spectrum(sketch, lost), ranks))
+        lost = None if energy is None else energy - lam.sum(-1)
+    return losses(spectrum((lam, mass, bound), axis.dim, lost), ranks).mean(0)
 
 
-def _entries(plan: Plan, shares: Tensor) -> Tensor:
-    """Shares of the blocks (S, ...) or of each block, as numbers of entries of the weight."""
-    blocks = shares.sum(0) if shares.dim() > 1 else shares * plan.layout.count
-    return blocks * math.prod(plan.layout.block)
+def worth(plan: Plan) -> float:
+    """What all energy of a weight is worth, for one axis."""
+    return float(math.prod(plan.layout.shape))
 
 
 def _whole(x: Any) -> Tensor:

@@ -17,6 +17,7 @@ from sketchy.core.sketch import SOLVERS
 from sketchy.optim import checks
 from sketchy.optim.parts.grafts import RULES
 
+LEAST_RANK = 4  # under a budget
 PATHS = ("auto", "sketch", "adam")
 
 
@@ -93,7 +94,7 @@ class Options(OfTorch, total=False):
             " 1500, ...",
         ),
     ]
-    min_rank: Annotated[int, Option(4, checks.count(2), "with a budget: the smallest rank")]
+    min_rank: Annotated[int, Option(LEAST_RANK, checks.count(2), "with a budget: the smallest rank")]
     max_rank: Annotated[
         int | None,
         Option(
