@@ -10,7 +10,7 @@ from sketchy.analysis.memory import grouped, human
 from sketchy.analysis.spectra import Spectrum, read
 from sketchy.analysis.state import Weight
 from sketchy.optim.engine import Engine
-from sketchy.optim.menus import Lost, Menu, before_training, chosen, worth
+from sketchy.optim.menus import Lost, Menu, before_training, chosen, expected
 from sketchy.optim.plan import AxisRanks, Plan, sizes_of
 
 Spectra = Mapping[tuple[str, str], list[Spectrum]]  # by weight and axis: one for each block
@@ -89,4 +89,6 @@ def _lost(plan: Plan, name: str, index: int, spectra: Spectra, usual: Lost) -> L
             f" weight has {plan.layout.count} of {axis.dim}: they are of another model or block_size"
         )
     shares = [record.lost or {} for record in records]
-    return {rank: worth(plan) * fmean(share.get(str(rank), 0.0) for share in shares) for rank in usual}
+    return expected(
+        plan, axis, {rank: fmean(share.get(str(rank), 0.0) for share in shares) for rank in usual}
+    )

@@ -9,7 +9,7 @@ out equally long. The sketch divides those outside by their root mean square: th
 
 J is the share of directions that is lost. It depends on how unequal the spectrum outside is, not on how much
 energy is there: a direction with nearly all energy (such as a mean that never changes) hides nothing else.
-`allocated` minimizes the sum of J over all axes of all weights.
+`allocated` minimizes a weighted sum of J over all axes of all weights (`optim.menus` has the weights).
 """
 
 from collections.abc import Sequence

@@ -68,7 +68,7 @@ def before_training(plan: Plan, options: Mapping[str, Any]) -> list[Lost]:
     return [
         dict.fromkeys(ranks, 0.0)
         if axis is None
-        else dict(zip(ranks, (worth(plan) * losses(power_law(axis.dim), ranks)).tolist(), strict=True))
+        else dict(zip(ranks, (worth(plan) * usual(axis.dim, ranks)).tolist(), strict=True))
         for axis, ranks in zip(plan.axes, rungs(plan, options), strict=True)
     ]
 
@@ -80,12 +80,27 @@ def measured(some: Sequence[tuple[Plan, State, Mapping[str, Any]]]) -> list[list
     for plan, state, options in some:
         for axis, ranks in zip(plan.axes, rungs(plan, options), strict=True):
             own = ranks if axis is None else tuple(dict.fromkeys((*ranks, axis.rank)))
-            share = torch.zeros(1) if axis is None else lost_share(plan, axis, state, options, own)
-            found.append(worth(plan) * share)
+            found.append(torch.zeros(1) if axis is None else lost_share(plan, axis, state, options, own))
             offered.append(own)
     values = iter(torch.cat([x.to(found[-1].device) for x in found]).tolist() if found else [])
     each = iter([{rank: next(values) for rank in ranks} for ranks in offered])
-    return [[next(each) for _ in plan.axes] for plan, *_ in some]
+    return [[expected(plan, axis, next(each)) for axis in plan.axes] for plan, *_ in some]
+
+
+def expected(plan: Plan, axis: Axis | None, shares: Lost) -> Lost:
+    """What an axis is expected to lose at each rank: half as measured, half as usual.
+
+    Measured spectra are those of the last few gradients. Taken alone, ranks followed their chances.
+    """
+    if axis is None:
+        return shares
+    both = zip(shares.items(), usual(axis.dim, tuple(shares)).tolist(), strict=True)
+    return {rank: worth(plan) * (share + other) / 2 for (rank, share), other in both}
+
+
+def usual(dim: int, ranks: Sequence[int]) -> Tensor:
+    """The share of directions that each rank loses with a usual spectrum."""
+    return losses(power_law(dim), ranks)
 
 
 def lost_share(
@@ -101,8 +116,8 @@ def lost_share(
 
 
 def worth(plan: Plan) -> float:
-    """What all energy of a weight is worth, for one axis."""
-    return float(math.prod(plan.layout.shape))
+    """What all directions of a weight are worth: the length of a step whose entries are all alike."""
+    return float(math.prod(plan.layout.shape)) ** 0.5
 
 
 def _whole(x: Any) -> Tensor:
