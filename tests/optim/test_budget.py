@@ -188,6 +188,27 @@ def test_others_make_room_for_a_new_group() -> None:
     assert state_bytes(optimizer) <= size
 
 
+def test_weights_that_were_frozen_are_counted_when_they_step() -> None:
+    size = int(1.4 * least(SketchySOAP))
+    params = weights()
+    for p in params[1:3]:
+        p.requires_grad_(False)
+    optimizer = SketchySOAP(params, budget=f"{size}B", min_rank=2)
+    run(optimizer, [p for p in params if p.requires_grad], range(2))
+    for p in params:
+        p.requires_grad_(True)
+    run(optimizer, params, range(2, 4))
+    assert optimizer.report().bytes == state_bytes(optimizer) <= size
+
+
+def test_a_copy_that_has_not_stepped_starts_alike() -> None:
+    optimizer, params = made(SketchySOAP, int(1.4 * least(SketchySOAP)))
+    twin, others = copy.deepcopy((optimizer, params))
+    run(optimizer, params, range(2))
+    run(twin, others, range(2))
+    assert_same(snapshot(twin), snapshot(optimizer))
+
+
 def _covariances(stream: list[list[Tensor]], i: int, beta2: float) -> Iterator[Tensor]:
     for turned in (False, True):
         C = torch.zeros(())

@@ -126,6 +126,12 @@ class Engine(Optimizer):
     def _budgets(self) -> list[Budget]:
         return budgets(self.param_groups, self.state, self.design, self._plan)
 
+    def _under_budgets(self) -> Iterator[Tensor]:
+        """The weights under budgets that are stepped now."""
+        for group in self.param_groups:
+            if group.get("budget") is not None:
+                yield from (p for p in group["params"] if p.grad is not None)
+
     def _start(self) -> None:
         """Choose the first ranks of weights under a budget. If others must make room, they do it now."""
         self._first = {}
@@ -242,6 +248,8 @@ class Engine(Optimizer):
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
         self._check_options()
+        if any(not self.state.get(p) and p not in (self._first or ()) for p in self._under_budgets()):
+            self._start()  # they were frozen, or this is a copy
         found = waves(stacks_(self.param_groups, self.state, self._plan, self.split))
         fetch(found[0] if found else [])
         for i, wave in enumerate(found):
