@@ -85,7 +85,7 @@ class Conformer(Workload[ConformerScale]):
     """CTC; the word error rate of greedy decoding."""
 
     name: ClassVar[str] = "conformer"
-    metric: ClassVar[Metric] = Metric("word error rate", higher_is_better=False)
+    metric: ClassVar[Metric] = Metric("word error rate", higher_is_better=False, short="WER")
     loss_name: ClassVar[str] = "CTC of a piece"
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset(
