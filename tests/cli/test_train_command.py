@@ -85,6 +85,17 @@ def test_finals_need_a_search_with_a_common_trial(tmp_path: Path, capsys: pytest
     assert "holds no search" in capsys.readouterr().err
 
 
+def test_finals_of_another_workload_or_with_searched_settings_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ("gnn", "--scale", "tiny", "--optimizers", "adamw", "--trials", "1", "--set", "tuning_steps=1")
+    assert run("tune", *search, "--out", str(tmp_path)) == 0
+    assert run("train", "conformer", "--best", str(tmp_path)) == 2
+    assert "is a search of gnn, not of conformer" in capsys.readouterr().err
+    assert run("train", "gnn", "--best", str(tmp_path), "--lr", "0.1") == 2
+    assert "lr: was searched" in capsys.readouterr().err
+
+
 def test_a_run_that_diverged_has_status_1_and_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,7 @@ def train(
         given = {name: value for name, value in rates.items() if value is not None} | named(set_)
         how = How(ranks, data_dir, workers, save_every, tensorboard, spectra)
         if best is not None:
-            _finals(best, seeds, given, how)
+            _finals(workload, best, seeds, given, how)
             return
         chosen = preset(workload, scale)
         settings = Settings(
@@ -125,13 +125,15 @@ def _summary(settings: "Settings", record: "Record", folder: Path) -> dict[str, 
     }
 
 
-def _finals(best: Path, seeds: int, changes: dict[str, Any], how: "How") -> None:
+def _finals(name: str, best: Path, seeds: int, changes: dict[str, Any], how: "How") -> None:
     """Run the best settings of a search, and write their rows."""
     from sketchy.cli.training import opened, run_all, tell
     from sketchy.experiments.workloads.search import Search, finals
     from sketchy.experiments.workloads.search_table import FINAL_ROWS, final_row, write_rows
 
     search = Search.read(best)
+    if search.workload != name:
+        raise ValueError(f"best={best}: is a search of {search.workload}, not of {name}")
     pieces = finals(search, best, seeds, changes)
     data = opened(search.workload, search.data, search.scale, how.data_dir)
 

@@ -102,7 +102,7 @@ def _show(search: "Search", out: Path, json: bool) -> None:
 
     from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from sketchy.experiments.workloads.search_table import points, spent
 
@@ -123,7 +123,8 @@ def _show(search: "Search", out: Path, json: bool) -> None:
         ),
         strict=True,
     ):
-        shown = Table(*cells.header, box=box.SIMPLE_HEAD, caption=about, padding=(0, 1, 0, 0))
+        first = Column(cells.header[0], no_wrap=True)
+        shown = Table(first, *cells.header[1:], box=box.SIMPLE_HEAD, caption=about, padding=(0, 1, 0, 0))
         for line in cells.lines:
             shown.add_row(*line)
         console.print(shown)

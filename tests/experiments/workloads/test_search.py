@@ -153,7 +153,7 @@ def test_trials_and_optimizers_may_be_added_but_nothing_else_may_change(tmp_path
 def test_of_many_that_come_at_once_one_gets_the_piece(tmp_path: Path) -> None:
     for number in range(20):
         won: list[bool] = []
-        gate, leave = threading.Barrier(4), threading.Barrier(4)
+        gate, leave = threading.Barrier(4, timeout=20), threading.Barrier(4, timeout=20)
 
         def come(
             place: Path = tmp_path / str(number),

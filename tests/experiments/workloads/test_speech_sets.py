@@ -1,7 +1,10 @@
 """Speech: strings of digits with held-out speakers, LibriSpeech's folders, damaged recordings."""
 
+import itertools
 import json
 import shutil
+import sys
+import wave
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,9 +15,10 @@ import torch
 
 from experiments.workloads.places import SHARED, draw
 from sketchy.experiments.workloads.conformer import Conformer
-from sketchy.experiments.workloads.conformer.digits import LEVEL, RATE, Strings
+from sketchy.experiments.workloads.conformer.digits import LEVEL, Strings
 from sketchy.experiments.workloads.conformer.librispeech import FOLDERS
 from sketchy.experiments.workloads.conformer.recordings import text
+from sketchy.experiments.workloads.conformer.takes import RATE
 from sketchy.experiments.workloads.workload import Data
 
 WORKLOAD = Conformer()
@@ -91,6 +95,53 @@ def test_splits_of_tones_differ() -> None:
     data = WORKLOAD.sources["synthetic"].open(Path(), TINY)
     first = [split.batch([0], None)["samples"] for split in (data.train, data.validation, data.test)]
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[1], first[2])
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A data directory with a clone of the data set: clips of 200 to 299 samples."""
+    folder = tmp_path / "free-spoken-digit-dataset/recordings"
+    folder.mkdir(parents=True)
+    for i, name in enumerate(("george", "jackson", "lucas", "nicolas", "theo", "yweweler")):
+        for digit, take in itertools.product(range(10), range(50)):
+            with wave.open(str(folder / f"{digit}_{name}_{take}.wav"), "wb") as file:
+                file.setnchannels(1), file.setsampwidth(2), file.setframerate(8000)
+                file.writeframes(np.full(200 + digit + 10 * i, 100 * take + 1, "<i2").tobytes())
+    return tmp_path
+
+
+def test_a_clone_of_the_digits_is_read_as_published(clone: Path) -> None:
+    data = WORKLOAD.sources["fsdd"].open(clone, TINY)
+    for split, speakers, takes in (
+        (data.train, range(4), range(50)),
+        (data.validation, (4, 5), range(25)),
+        (data.test, (4, 5), range(25, 50)),
+    ):
+        found = {(len(x) - 200, int(x[0]) // 100, digit) for clips in split.clips for x, digit in clips}
+        assert found == {(d + 10 * i, take, d) for i in speakers for take in takes for d in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("3_theo_7.wav", b"", "3_theo_7.wav: can't be read as a recording"),
+        ("3_theo_7.wav", None, "recordings: has 499 recordings of theo; must be 500"),
+        ("x_theo_7.wav", b"", "x_theo_7.wav: must be named DIGIT_SPEAKER_TAKE.wav"),
+        ("3_theo_50.wav", b"", "3_theo_50.wav: must be named DIGIT_SPEAKER_TAKE.wav"),
+    ],
+)
+def test_a_damaged_clone_is_named(name: str, content: bytes | None, message: str, clone: Path) -> None:
+    path = clone / "free-spoken-digit-dataset/recordings" / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        WORKLOAD.sources["fsdd"].open(clone, TINY)
+
+
+def test_a_clone_without_a_held_out_speaker_is_refused(clone: Path) -> None:
+    for path in clone.rglob("*_theo_*.wav"):
+        path.unlink()
+    with pytest.raises(ValueError, match="no speaker 'theo', who is held out"):
+        WORKLOAD.sources["fsdd"].open(clone, TINY)
 
 
 def test_a_missing_set_of_digits_says_where_it_is_published(tmp_path: Path) -> None:
@@ -220,3 +271,12 @@ def test_a_truncated_recording_is_named_when_it_is_read(root: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"19-7-0001.flac: can't be read as a recording"):
         data.test.batch([0, 1], None)
+
+
+@pytest.mark.parametrize("package", ["soundfile", "sentencepiece"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"{package} is missing; pip install '.\[speech\]'"):
+        opened(root)

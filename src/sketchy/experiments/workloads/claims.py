@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 BEAT = 10.0  # seconds between two touches
 DEAD = 90.0  # seconds without one
@@ -56,12 +57,8 @@ def _number(path: Path) -> int:
 
 def _age(path: Path) -> float:
     """Seconds since the file was touched, by the clock of its file system."""
-    now = path.with_name(f".clock-{socket.gethostname()}-{os.getpid()}")
-    try:
-        now.touch()
-        return now.stat().st_mtime - path.stat().st_mtime
-    finally:
-        now.unlink(missing_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=".clock-") as now:
+        return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
 
 
 def _beat(mine: Path, ended: threading.Event, beat: float) -> None:

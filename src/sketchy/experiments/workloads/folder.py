@@ -57,7 +57,8 @@ def steps(
             tell(complaint)
     else:
         run.record = known
-    ranks.from_first(None)  # all have read before the first one writes
+    if ranks.sums(run.record.step)[0] != ranks.world * run.record.step:  # all have read before one writes
+        raise ValueError(f"out={str(folder)!r}: must be on a file system that all ranks share")
     if ranks.first:
         _rewrite(folder / METRICS, run)
     watch = Watch(run, folder, spectra, covariances) if spectra is not None and ranks.first else None

@@ -192,6 +192,8 @@ def finals(search: Search, out: Path, seeds: int, changes: Mapping[str, Any]) ->
     """The best setting of each optimizer with seeds that were not tuned on."""
     if seeds < 1:
         raise ValueError(f"seeds={seeds}: must be at least 1")
+    if searched := changes.keys() & set(search.dimensions):
+        raise ValueError(f"{min(searched)}: was searched, so it can't be set")
     if not (winners := best(search, out)):
         raise ValueError(f"{out}: all trials failed")
     found = []

@@ -119,7 +119,7 @@ def _quartiles(records: Sequence[Record], metric: Metric) -> str:
     """Of the losses of trials that did not fail."""
     losses = [loss for record in records if math.isfinite(loss := record.score(metric).loss)]
     low, _, high = quartiles(losses)
-    return f"{low:.3f}-{high:.3f}"
+    return f"{low:.3g}-{high:.3g}"
 
 
 def _told(value: float | str) -> str:

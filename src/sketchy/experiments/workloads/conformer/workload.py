@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from sketchy.experiments.workloads.conformer import chapters, digits, librispeech, pieces
+from sketchy.experiments.workloads.conformer import chapters, digits, librispeech, pieces, takes
 from sketchy.experiments.workloads.conformer.ctc import ctc_losses, greedy, word_errors
 from sketchy.experiments.workloads.conformer.front_end import LogMel, Masks
 from sketchy.experiments.workloads.conformer.network import ConformerNetwork
@@ -85,7 +85,7 @@ class Conformer(Workload[ConformerScale]):
     """CTC; the word error rate of greedy decoding."""
 
     name: ClassVar[str] = "conformer"
-    metric: ClassVar[Metric] = Metric("word error rate", higher_is_better=False)
+    metric: ClassVar[Metric] = Metric("word error rate", higher_is_better=False, short="WER")
     loss_name: ClassVar[str] = "CTC of a piece"
     presets: ClassVar[Mapping[str, Preset]] = {
         "paper": Preset(
@@ -111,12 +111,12 @@ class Conformer(Workload[ConformerScale]):
     }
     sources: ClassVar[Mapping[str, Source]] = {
         "synthetic": Source(
-            {"pieces": 11, "rate": digits.RATE},
+            {"pieces": 11, "rate": takes.RATE},
             lambda _, scale: digits.open_tones(numbers=scale.masks.numbers),
             "strings of tones",
         ),
         "fsdd": Source(
-            {"pieces": 11, "rate": digits.RATE},
+            {"pieces": 11, "rate": takes.RATE},
             lambda directory, scale: digits.open_digits(
                 directory, noise=scale.noise, numbers=scale.masks.numbers
             ),
