@@ -1,7 +1,9 @@
 """Speech: strings of digits with held-out speakers, LibriSpeech's folders, damaged recordings."""
 
+import itertools
 import json
 import shutil
+import wave
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,9 +14,10 @@ import torch
 
 from experiments.workloads.places import SHARED, draw
 from sketchy.experiments.workloads.conformer import Conformer
-from sketchy.experiments.workloads.conformer.digits import RATE, Strings
+from sketchy.experiments.workloads.conformer.digits import LEVEL, Strings
 from sketchy.experiments.workloads.conformer.librispeech import FOLDERS
 from sketchy.experiments.workloads.conformer.recordings import text
+from sketchy.experiments.workloads.conformer.takes import RATE
 from sketchy.experiments.workloads.workload import Data
 
 WORKLOAD = Conformer()
@@ -46,28 +49,24 @@ def strings(noise: float, *clips: tuple[int, int]) -> Strings:
     )
 
 
-def test_speakers_are_in_one_split_only_and_all_clips_are_used() -> None:
+def test_speakers_of_validation_and_test_are_not_in_training_and_no_clip_is_in_two_splits() -> None:
     data = digits()
-    clips = [
-        [clip.tobytes() for speaker in split.clips for clip, _ in speaker]
-        for split in vars(data).values()
-        if isinstance(split, Strings)
-    ]
+    splits = data.train, data.validation, data.test
+    clips = [[clip.tobytes() for speaker in split.clips for clip, _ in speaker] for split in splits]
     assert [len(some) for some in clips] == [2000, 500, 500]
     assert len({clip for some in clips for clip in some}) == 3000
-    assert (len(data.train.clips), len(data.validation), len(data.test)) == (4, 500, 500)
+    assert [len(split.clips) for split in splits] == [4, 2, 2]
+    assert [len(split) for split in splits] == [1000, 500, 500]
 
 
 def test_a_string_is_2_to_4_clips_after_silences_and_its_pieces_are_its_digits() -> None:
-    split = strings(200.0, (1000, 3), (2000, 7))
+    split = strings(200.0, (-300, 3), (500, 7))
     counts = set()
     for row in range(60):
         samples, pieces = split.recording(row, draw(row))
-        said = [
-            {1000: 4, 2000: 8}[abs(int(x))]
-            for x in samples[np.flatnonzero(samples[1:] > samples[:-1] + 500) + 1]
-        ]
-        assert said == list(pieces), "one for each rise after a silence"
+        begins = np.flatnonzero((samples[1:] != 0) & (samples[:-1] == 0)) + 1
+        assert [8 if samples[i] > 0 else 4 for i in begins] == list(pieces), "one after each silence"
+        assert np.sqrt(np.mean(samples.astype(float) ** 2)) == pytest.approx(LEVEL, rel=0.01)
         silent = len(samples) - 4000 * len(pieces)
         assert 0.025 * RATE * len(pieces) - 3 <= silent <= 0.15 * RATE * len(pieces) + 3
         counts.add(len(pieces))
@@ -95,6 +94,53 @@ def test_splits_of_tones_differ() -> None:
     data = WORKLOAD.sources["synthetic"].open(Path(), TINY)
     first = [split.batch([0], None)["samples"] for split in (data.train, data.validation, data.test)]
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[1], first[2])
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A data directory with a clone of the data set: clips of 200 to 299 samples."""
+    folder = tmp_path / "free-spoken-digit-dataset/recordings"
+    folder.mkdir(parents=True)
+    for i, name in enumerate(("george", "jackson", "lucas", "nicolas", "theo", "yweweler")):
+        for digit, take in itertools.product(range(10), range(50)):
+            with wave.open(str(folder / f"{digit}_{name}_{take}.wav"), "wb") as file:
+                file.setnchannels(1), file.setsampwidth(2), file.setframerate(8000)
+                file.writeframes(np.full(200 + digit + 10 * i, 100 * take + 1, "<i2").tobytes())
+    return tmp_path
+
+
+def test_a_clone_of_the_digits_is_read_as_published(clone: Path) -> None:
+    data = WORKLOAD.sources["fsdd"].open(clone, TINY)
+    for split, speakers, takes in (
+        (data.train, range(4), range(50)),
+        (data.validation, (4, 5), range(25)),
+        (data.test, (4, 5), range(25, 50)),
+    ):
+        found = {(len(x) - 200, int(x[0]) // 100, digit) for clips in split.clips for x, digit in clips}
+        assert found == {(d + 10 * i, take, d) for i in speakers for take in takes for d in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("3_theo_7.wav", b"", "3_theo_7.wav: can't be read as a recording"),
+        ("3_theo_7.wav", None, "recordings: has 499 recordings of theo; must be 500"),
+        ("x_theo_7.wav", b"", "x_theo_7.wav: must be named DIGIT_SPEAKER_TAKE.wav"),
+        ("3_theo_50.wav", b"", "3_theo_50.wav: must be named DIGIT_SPEAKER_TAKE.wav"),
+    ],
+)
+def test_a_damaged_clone_is_named(name: str, content: bytes | None, message: str, clone: Path) -> None:
+    path = clone / "free-spoken-digit-dataset/recordings" / name
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        WORKLOAD.sources["fsdd"].open(clone, TINY)
+
+
+def test_a_clone_without_a_held_out_speaker_is_refused(clone: Path) -> None:
+    for path in clone.rglob("*_theo_*.wav"):
+        path.unlink()
+    with pytest.raises(ValueError, match="no speaker 'theo', who is held out"):
+        WORKLOAD.sources["fsdd"].open(clone, TINY)
 
 
 def test_a_missing_set_of_digits_says_where_it_is_published(tmp_path: Path) -> None:

@@ -1,27 +1,27 @@
 """Strings of spoken digits under noise, from the Free Spoken Digit Dataset; and strings of tones.
 
 Strings are made when a batch needs them: a speaker, 2 to 4 of the speaker's clips with a silence before each,
-and white noise. In validation and test each string is fixed, and its speaker is in no other split.
+and white noise. In validation and test each string is fixed, and its speaker is not in training.
 """
 
-import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
 
-from sketchy.experiments import published
-from sketchy.experiments.published import File, Form, Known, Read
 from sketchy.experiments.workloads.conformer.recordings import Recording, Recordings
+from sketchy.experiments.workloads.conformer.takes import RATE, TAKES, Clip, speakers
 from sketchy.experiments.workloads.order import generator
 from sketchy.experiments.workloads.workload import Data
 
-RATE = 8000
 CLIPS = (2, 4)  # in a string
 SILENCE = (0.025, 0.15)  # seconds before a clip
+LEVEL = (
+    2000.0  # root mean square of a string before noise; recordings of some speakers are eight times louder
+)
 EPOCH, HELD_OUT = 1000, 500  # strings
-VALIDATION, TEST = "theo", "yweweler"  # speakers; the other four are for training
+OTHERS = ("theo", "yweweler")  # speakers to validate and test; the other four are for training
 
 
 class Strings(Recordings):
@@ -31,7 +31,7 @@ class Strings(Recordings):
     """
 
     def __init__(
-        self, clips: "list[list[tuple[np.ndarray, int]]]", size: int, *, noise: float, seed: int, numbers: int
+        self, clips: Sequence[Sequence[Clip]], size: int, *, noise: float, seed: int, numbers: int
     ) -> None:
         super().__init__(["", *(f" {digit}" for digit in range(10))], numbers)
         self.clips, self.size, self.noise, self.seed = clips, size, noise, seed
@@ -48,22 +48,37 @@ class Strings(Recordings):
             silence = SILENCE[0] + float(torch.rand((), generator=draw)) * (SILENCE[1] - SILENCE[0])
             parts += [np.zeros(round(silence * RATE)), clips[i][0]]
             digits.append(1 + clips[i][1])
-        string = np.concatenate(parts)
-        level = np.sqrt(np.mean(np.square(string, dtype=np.float64))) * 10 ** (-self.noise / 20)
+        string = np.concatenate(parts, dtype=np.float64)
+        string *= LEVEL / np.sqrt(np.mean(np.square(string)))
         noise = torch.randn(len(string), generator=draw, dtype=torch.float64).numpy()
-        return (string + level * noise).round().clip(-32_768, 32_767).astype(np.int16), digits
+        string += LEVEL * 10 ** (-self.noise / 20) * noise
+        return string.round().clip(-32_768, 32_767).astype(np.int16), digits
 
 
 def open_digits(directory: Path, *, noise: float, numbers: int) -> Data:
-    """Four speakers to train, one to validate, one to test."""
-    speakers, _ = published.read("fsdd", directory, among=_KNOWN)
-    others = [clips for name, clips in speakers.items() if name not in (VALIDATION, TEST)]
-    return Data(
-        Strings(others, EPOCH, noise=noise, seed=0, numbers=numbers),
-        Strings([speakers[VALIDATION]], HELD_OUT, noise=noise, seed=1, numbers=numbers),
-        Strings([speakers[TEST]], HELD_OUT, noise=noise, seed=2, numbers=numbers),
-        f"one speaker of six to validate, one to test; {noise:g} dB above white noise",
+    """Four speakers to train. Of two others, half of the takes to validate, and half to test."""
+    found = speakers(directory)
+    if absent := [name for name in OTHERS if name not in found]:
+        raise ValueError(f"{directory}: the digits have no speaker {absent[0]!r}, who is held out")
+    own = [name for name in found if name not in OTHERS]
+    half = TAKES // 2
+    parts = (
+        (own, range(TAKES), EPOCH),
+        (OTHERS, range(half), HELD_OUT),
+        (OTHERS, range(half, TAKES), HELD_OUT),
     )
+    train, validation, held_out = (
+        Strings(
+            [[clip for take in takes for clip in found[name][take]] for name in names],
+            size,
+            noise=noise,
+            seed=seed,
+            numbers=numbers,
+        )
+        for seed, (names, takes, size) in enumerate(parts)
+    )
+    about = f"two speakers of six held out, half of their takes to validate; {noise:g} dB above white noise"
+    return Data(train, validation, held_out, about)
 
 
 def open_tones(*, numbers: int) -> Data:
@@ -77,28 +92,3 @@ def open_tones(*, numbers: int) -> Data:
         for seed, size in enumerate((64, 16, 16))
     )
     return Data(train, validation, held_out, "strings of tones")
-
-
-def _speakers(index: IO[bytes], samples: IO[bytes]) -> Read:
-    """The clips of each speaker, {name: [(samples, digit), ...]}, and all digits."""
-    lines = [line.split(",") for line in index.read().decode().splitlines()]
-    rows = [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
-    everything = np.load(io.BytesIO(samples.read()))
-    found: dict[str, list[tuple[np.ndarray, int]]] = {}
-    for row in rows:
-        clip = everything[int(row["offset"]) :][: int(row["length"])]
-        found.setdefault(row["speaker"], []).append((clip, int(row["digit"])))
-    return found, np.array([int(row["digit"]) for row in rows])
-
-
-_INDEX = File("speech/fsdd_index.csv", "aa989169c1dbbd3879cc832b823aa507dd83ce5e46d8f189e96fe35b0989bce7")
-_SAMPLES = File(
-    "speech/fsdd_audio_8khz_int16.npy", "c7c6a2b8fbab2813f440f073128c99dd8a0512733ab75baaa2c3ed0f6ae7cebe"
-)
-_KNOWN = {
-    "fsdd": Known(
-        "https://github.com/Jakobovski/free-spoken-digit-dataset; here all recordings are one array, with an"
-        " index (offset, length, digit, speaker, take, split)",
-        (Form((_INDEX, _SAMPLES), _speakers),),
-    )
-}
