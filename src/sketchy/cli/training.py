@@ -35,6 +35,9 @@ class How:
     spectra: int | None = None
 
 
+ONE = "training"  # the name of a run that is alone: a log has its looks, too
+
+
 def named(words: Sequence[str]) -> dict[str, str]:
     """The settings of --set."""
     found = {}
@@ -63,7 +66,7 @@ def run_one(settings: Settings, folder: Path, how: How) -> "Record":
         run = Run(settings, data, how.ranks, workers=how.workers)
         steps = _steps(run, folder, how, asked)
         with _bars(how.ranks) as progress:
-            return _follow(run, steps, progress, "training")
+            return _follow(run, steps, progress, ONE)
 
 
 def run_all(
@@ -116,11 +119,16 @@ def _steps(run: Run, folder: Path, how: How, asked: folders.Asked) -> "Iterator[
 
 
 def _follow(run: Run, steps: "Iterator[Record]", progress: "Progress", name: str) -> "Record":
-    """Take the steps, and show them."""
+    """Take the steps, and show them: as a bar, or as lines for a log file."""
     bar = progress.add_task(name, total=run.record.steps, completed=run.record.step, loss="")
+    looks, log = 0, run.ranks.first and not progress.console.is_terminal
     try:
         for record in steps:
             progress.update(bar, completed=record.step, loss=_last(record))
+            if log and ((name == ONE and len(record.looks) > looks) or record.over):
+                rate = record.step / max(record.seconds, 1e-9)
+                tell(f"{name}: step {record.step:,} of {record.steps:,}, {rate:.2f}/s, {_last(record)}")
+            looks = len(record.looks)
     finally:
         progress.remove_task(bar)
     if run.record.why and run.ranks.first:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ranks import on_ranks
+from sketchy.analysis.spectra import read
 from sketchy.experiments.workloads import checkpoints, folder
 from sketchy.experiments.workloads.gnn import GNN
 from sketchy.experiments.workloads.gnn.sets import open_random
@@ -22,6 +25,8 @@ from sketchy.experiments.workloads.order import Order, epoch_order
 from sketchy.experiments.workloads.ranks import joined
 from sketchy.experiments.workloads.run import Run, Settings, meta_network, new_network
 from sketchy.experiments.workloads.scale import GiveUp
+from sketchy.experiments.workloads.signals import listening
+from sketchy.experiments.workloads.watched import CONTROL, SPECTRA
 from sketchy.experiments.workloads.workload import Batch, Data, Draw
 
 DATA = open_random(both_ways=False)
@@ -250,6 +255,33 @@ def test_the_last_two_checkpoints_are_kept_and_a_damaged_one_is_not_needed(tmp_p
     assert not list(tmp_path.glob("*.pt"))
     lines = [json.loads(line) for line in (tmp_path / folder.METRICS).read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 5, 10, 15, 20]
+
+
+def test_sigusr1_saves_and_goes_on(tmp_path: Path) -> None:
+    found = []
+    with listening() as asked:
+        for record in folder.steps(Run(settings(steps=5), DATA), tmp_path, asked=asked):
+            found.append(sorted(path.name for path in tmp_path.glob("*.pt")))
+            if record.step == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+    assert found == [[], [], [], ["checkpoint-00000003.pt"], ["checkpoint-00000003.pt"]]
+    assert record.ended == "finished"
+
+
+@pytest.mark.parametrize("optimizer", ["shampoo", "adamw"])
+def test_spectra_of_a_run_that_was_stopped_are_those_of_a_whole_run(optimizer: str, tmp_path: Path) -> None:
+    """Of dense Shampoo's own factors, and of the monitor's for AdamW."""
+    chosen = settings(optimizer, steps=12, start_step=2, roots_every=2)
+    *_, record = folder.steps(Run(chosen, DATA), tmp_path / "whole", spectra=3)
+    asked = iter([*[(False, False)] * 6, (True, False)])
+    list(folder.steps(Run(chosen, DATA), tmp_path / "stopped", spectra=3, asked=lambda: next(asked)))
+    list(folder.steps(Run(chosen, DATA), tmp_path / "stopped", spectra=3))
+    for name in (SPECTRA, CONTROL):
+        assert (tmp_path / "stopped" / name).read_text() == (tmp_path / "whole" / name).read_text()
+    records = read(tmp_path / "whole" / SPECTRA)
+    assert {record.step for record in records} == {4, 8, 12}
+    assert {record.top for record in records if record.dim >= 8} == {8}
+    assert max(record.dim for record in records) == 32 and record.ended == "finished"
 
 
 def test_a_save_that_is_due_is_made(tmp_path: Path) -> None:
