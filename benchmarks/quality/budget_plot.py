@@ -40,7 +40,7 @@ def draw(lines: Sequence[Line], equal: int, title: str) -> bytes:
             colour = COLOURS[line.axis == "right"]
             label = _SHOWN.get(line.axis, line.axis)
             axes.step(line.steps, line.ranks, where="post", color=colour, label=label, lw=1.8)
-        axes.axhline(equal, color="black", lw=0.8, ls=":")
+        axes.axhline(equal, color="black", lw=0.8, ls=":", label="equal ranks")
         axes.set_title(weight, fontsize=9)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_locator(FixedLocator([4, 8, 16, 32, 64, 128]))
@@ -52,7 +52,7 @@ def draw(lines: Sequence[Line], equal: int, title: str) -> bytes:
     for axes in list(panels)[len(weights) :]:
         axes.set_visible(False)
     first = page.axes[0]
-    first.legend(fontsize=8, frameon=False, ncols=2, loc="upper right")
+    first.legend(fontsize=8, frameon=False, ncols=3, loc="upper right")
     page.supxlabel("step", fontsize=9)
     page.supylabel("rank", fontsize=9)
     content = io.BytesIO()

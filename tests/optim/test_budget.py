@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optimizers import F32, F64, advance, assert_same, snapshot, tensors
 from torch import Tensor
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import sketchy
 from checks import assert_psd_leq
@@ -143,6 +144,23 @@ def test_a_run_resumes_to_the_bit_after_a_reallocation(
     for each, own in ((optimizer, params), (resumed, others)):
         run(each, own, range(8, 14))
     assert_same(snapshot(resumed), snapshot(optimizer))
+
+
+def test_torchs_state_dicts_take_ranks_that_have_changed() -> None:
+    def built() -> tuple[torch.nn.Sequential, SketchySOAP]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(48, 32), torch.nn.Linear(32, 48))
+        return net, SketchySOAP(net.named_parameters(), budget="30kB", budget_every=2, min_rank=2)
+
+    (net, optimizer), (other, fresh) = built(), built()
+    for step in range(3):
+        for p in net.parameters():
+            p.grad = torch.randn(p.shape) / torch.arange(1, len(p) + 1).reshape(-1, *[1] * (p.dim() - 1)) ** 2
+        optimizer.step()
+        assert step < 2 or ranks(optimizer) != ranks(fresh)
+    set_optimizer_state_dict(other, fresh, get_optimizer_state_dict(net, optimizer))
+    assert ranks(fresh) == ranks(optimizer)
+    assert state_bytes(fresh) == state_bytes(optimizer) <= 30_000
 
 
 def test_a_copy_goes_on_alike() -> None:

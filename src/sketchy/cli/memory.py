@@ -30,7 +30,7 @@ def memory(
 
     Example: sketchy memory --shape 4096x1024 --shape 1024x1024 --budget 40MiB
 
-    Example: sketchy memory --file model.safetensors --budget 1.5GiB --from spectra.jsonl
+    Example: sketchy memory --file net.pt --budget 1.5GiB --from spectra.jsonl
 
     Args:
         shape: Shape of a weight, such as 4096x1024; may be repeated.

@@ -134,8 +134,9 @@ class Budget:
         if needed > left and not any(m.state for m in self.members):  # otherwise the others make room
             raise ValueError(
                 f"budget={self.text!r}: is {self.allowed:,} bytes, and even with the smallest ranks"
-                f" (min_rank) the state needs {self.allowed - left + needed:,}. Momentum takes less with"
-                " momentum_dtype='int4'"
+                f" (min_rank) the {'state needs' if self.in_bytes else 'sketches need'}"
+                f" {self.allowed - left + needed:,}"
+                f"{'. Momentum takes less with momentum_dtype=int4' if self.in_bytes else ''}"
             )
         return {m.p: each for m, each in zip(free, ranks, strict=True)}
 

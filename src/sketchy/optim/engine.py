@@ -1,13 +1,14 @@
 """The base class of the optimizers: options, parameter groups, checkpoints and the report, as in torch.
 
 A subclass sets its ``design`` (`optim.plan.Design`), the options that it does not have, and the defaults that
-it changes. No code here waits for a device to read a value. After a step, only ``param_groups`` and ``state``
-remain. The step of a parameter depends on its own gradient only.
+it changes. After a step, only ``param_groups`` and ``state`` remain. No code here waits for a device to read
+a value, and the step of a parameter depends on its own gradient only (a budget does both, at a few moments).
 """
 
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Unpack, overload
 
 import torch
@@ -46,7 +47,7 @@ class Engine(Optimizer):
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
     split: Any = None  # a mesh (`optim.split`); not an option of groups, so that state dicts do not have it
     compiled: Compiled | None = None  # the graphs of its steps, with ``compile``
-    _first: Mapping[Tensor, AxisRanks] | None = None  # of weights under a budget, before their first step
+    _first: Mapping[Tensor, AxisRanks] = MappingProxyType({})  # under a budget, until the first step
     saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of our optimizers inherits it
 
     def __init_subclass__(cls) -> None:
@@ -118,7 +119,7 @@ class Engine(Optimizer):
             for i, p in enumerate(param_group["params"]):
                 if p.is_complex():
                     self._refuse_complex(index, i)
-            if self._first is not None:  # otherwise `__init__` does it when all groups are there
+            if self.state or self._first:  # otherwise `__init__` does it when all groups are there
                 self._start()
         except (TypeError, ValueError):
             self.param_groups.pop()
@@ -126,6 +127,10 @@ class Engine(Optimizer):
 
     def _budgets(self) -> list[Budget]:
         return budgets(self.param_groups, self.state, self.design, self._plan)
+
+    @property
+    def _has_budget(self) -> bool:
+        return any(group.get("budget") is not None for group in self.param_groups)
 
     def _under_budgets(self) -> Iterator[Tensor]:
         """The weights under budgets that are stepped now."""
@@ -135,10 +140,16 @@ class Engine(Optimizer):
 
     def _start(self) -> None:
         """Choose the first ranks of weights under a budget. If others must make room, they do it now."""
-        self._first = {}
-        for budget in self._budgets():
-            self._first |= budget.start()
-        self._reallocate(lambda budget: budget.used > budget.allowed)
+        if self._has_budget:
+            self._first = {}  # nobody else's ranks are known while these are chosen
+            self._first = {p: ranks for budget in self._budgets() for p, ranks in budget.start().items()}
+            self._reallocate(lambda budget: budget.used > budget.allowed)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep first ranks only until all these weights have a state."""
+        if "_first" in vars(self) and all(self.state.get(p) for p in self._first):
+            del self._first
 
     @torch.no_grad()
     def _reallocate(self, wanted: Callable[[Budget], bool]) -> list[Reallocation]:
@@ -158,7 +169,7 @@ class Engine(Optimizer):
                 loss = closure()
         self._check_gradients()
         self._descend()
-        if due := due_now(self.param_groups, self.state):
+        if self._has_budget and (due := due_now(self.param_groups, self.state)):
             self._reallocate(lambda budget: budget.text in due)
         return loss
 
@@ -249,7 +260,7 @@ class Engine(Optimizer):
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
         self._check_options()
-        if any(not self.state.get(p) and p not in (self._first or ()) for p in self._under_budgets()):
+        if any(not self.state.get(p) and p not in self._first for p in self._under_budgets()):
             self._start()  # they were frozen, or this is a copy
         found = waves(stacks_(self.param_groups, self.state, self._plan, self.split))
         fetch(found[0] if found else [])
@@ -261,6 +272,7 @@ class Engine(Optimizer):
             for stack in wave:
                 stack.count_turns()
         self._exchange()
+        self._forget()
 
     def _exchange(self) -> None:
         """Complete the weights of which only a part was stepped here."""
@@ -307,8 +319,7 @@ class Engine(Optimizer):
         if group.get("budget") is None or not found.axes:
             return found
         held = self.state.get(p) if state is None else state
-        first = found.ranks if self._first is None else self._first.get(p, found.ranks)
-        ranks = found.ranks_in(held) if held else first
+        ranks = found.ranks_in(held) if held else self._first.get(p, found.ranks)
         if ranks == found.ranks:
             return found
         return plan(shape, dtype, name, self.design, {**group, "rank": ranks})
