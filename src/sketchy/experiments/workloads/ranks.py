@@ -25,9 +25,10 @@ class Ranks:
 
     def sums(self, *values: float | Tensor) -> list[float]:
         """The sums of numbers over all ranks."""
-        total = torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).to(self.device)
-        if self.world > 1:
-            distributed.all_reduce(total)
+        if self.world == 1:
+            return [float(value) for value in values]
+        total = torch.tensor([float(value) for value in values], dtype=torch.float64, device=self.device)
+        distributed.all_reduce(total)
         return total.tolist()
 
     def gathered(self, mine: Sequence[Any]) -> list[Any]:
