@@ -3,6 +3,7 @@
 import hashlib
 import math
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,6 +99,13 @@ def test_a_wrong_layout_is_refused_before_the_first_step(case: str, root: Path) 
     change(root / "imagenet")
     with pytest.raises(ValueError, match=message):
         opened(root)
+
+
+def test_a_missing_pillow_is_named_with_its_extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = opened(root)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ValueError, match=r"Pillow is missing; pip install '.\[vision\]'"):
+        data.train.batch([0], None)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 400])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import sys
 import wave
 from collections.abc import Callable
 from functools import cache
@@ -270,3 +271,12 @@ def test_a_truncated_recording_is_named_when_it_is_read(root: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"19-7-0001.flac: can't be read as a recording"):
         data.test.batch([0, 1], None)
+
+
+@pytest.mark.parametrize("package", ["soundfile", "sentencepiece"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"{package} is missing; pip install '.\[speech\]'"):
+        opened(root)
