@@ -18,6 +18,8 @@ LONG = {
     "demo": ("demo --steps 40 --seeds 500", "runs.jsonl"),
     "spectra": ("spectra --steps 100000 --every 1", "spectra.jsonl"),
     "control": ("spectra --control --trials 500", "control.jsonl"),
+    "train": ("train gnn --scale tiny --set steps=100000", "metrics.jsonl"),
+    "tune": ("tune gnn --scale tiny --trials 500", "trials.jsonl"),
 }
 
 
@@ -52,6 +54,8 @@ ENDLESS = {  # commands that would take long
     "control": "spectra --control --trials 500",
     "oco": "oco --data digits --learners full-adagrad ggt",
     "counterexample": "counterexample --rounds 40000 80000",
+    "train": "train gnn --scale tiny --set steps=100000",
+    "tune": "tune gnn --scale tiny --trials 500",
     "doctor": "doctor --device cpu",
     "report": "report RESULTS --out report.html",
     "bench": "bench frequent_directions",
