@@ -15,7 +15,17 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, compare, overview, rate_transfer, rounding, soak, sweeps, workloads
+from benchmarks.quality import (
+    ablation,
+    budget,
+    compare,
+    overview,
+    rate_transfer,
+    rounding,
+    soak,
+    sweeps,
+    workloads,
+)
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
@@ -104,6 +114,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "ideas": lambda: step_ideas.markdown(load(step_ideas.FILE, "idea")),
     "scaling": lambda: scaling.markdown(load(RESULTS / scaling.FILE, "variable")),
     "sweeps": partial(sweeps.table, RESULTS),
+    "budget": partial(budget.page, RESULTS),
     "pca": lambda: pca.page(RESULTS / pca.FILE),
     "soak": lambda: soak.page(RESULTS / soak.FILE),
     **{f"workload {name}": partial(workloads.finals_table, name) for name in workloads.WORKLOADS},
@@ -113,6 +124,7 @@ PICTURES: dict[str, Callable[[], bytes]] = {
     "first.png": lambda: overview.picture(RESULTS),
     "step-time.png": lambda: step_plot.picture(_step_times(), "block"),
     "rates.png": lambda: compare.picture(RESULTS),
+    **({"ranks.png": lambda: budget.picture(RESULTS)} if budget.drawable(RESULTS) else {}),
     **{
         f"front-{task}.png": partial(_front_picture, task) for task in (*TASKS, *filter(_has_results, LARGER))
     },

@@ -6,6 +6,7 @@ recommend, see ``benchmarks.registry.optimizers``.
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from torch import nn, optim
 from torch.optim import Optimizer
@@ -14,9 +15,20 @@ import sketchy
 from benchmarks.common.arguments import known
 from benchmarks.registry.changes import ABLATION, KINDS, named
 from benchmarks.registry.dense_soap import SOAP
-from benchmarks.registry.optimizers import OPTIMIZERS, Entry, heavyball, ours, package, plain
+from benchmarks.registry.optimizers import OPTIMIZERS, Entry, Make, Named, heavyball, ours, package, plain
 from sketchy.experiments.quality import Variant
 from sketchy.optim import SMALL
+
+
+def under_budget(**options: Any) -> Make:
+    """SketchySOAP with the bytes that it has at a rank as its budget."""
+
+    def make(named: Named, lr: float, rank: int | None) -> Optimizer:
+        size = sketchy.SketchySOAP(named, lr=lr, rank=rank).report().bytes
+        return sketchy.SketchySOAP(named, lr=lr, budget=f"{size}B", **options)
+
+    return make
+
 
 # Ours with other options. A name begins with the name of the optimizer. They run only if asked for.
 WITH_OPTIONS: dict[str, Entry] = {
@@ -37,6 +49,10 @@ WITH_OPTIONS: dict[str, Entry] = {
     "sketchy_soap_polar": Entry(ours(sketchy.SketchySOAP, polar=3), "with a polar step", ranked=True),
     "sketchy_soap_small_polar": Entry(
         ours(sketchy.SketchySOAP, polar=3, **SMALL), "momentum in 4 bits, with a polar step", ranked=True
+    ),
+    "sketchy_soap_budget": Entry(under_budget(), "the bytes of this rank as a budget", ranked=True),
+    "sketchy_soap_shapes": Entry(
+        under_budget(budget_every=10**9), "the bytes of this rank, divided by shapes alone", ranked=True
     ),
     **{
         named(name, change): Entry(ours(KINDS[name], **options), change, ranked=True)

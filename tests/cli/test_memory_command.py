@@ -12,15 +12,17 @@ import pytest
 pytest.importorskip("tyro")
 pytest.importorskip("matplotlib")
 
+import torch
 from torch import nn
 
 import sketchy
 from sketchy import SketchyShampoo, SketchySOAP
 from sketchy.analysis.peers import SOAP_LONGEST
+from sketchy.analysis.spectra import SpectrumMonitor
 from sketchy.analysis.traffic import on_ranks
 from sketchy.analysis.weights import of_shapes
 from sketchy.cli.memory import memory
-from sketchy.cli.memory_report import parse_bytes
+from sketchy.core.arguments import parse_bytes
 
 SHAPES = ("300x200", "200x200", "200x200", "50257x20", "300")
 PAGE = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
@@ -231,13 +233,13 @@ def test_a_weight_given_twice_is_told(capsys: pytest.CaptureFixture[str], tmp_pa
     ],
 )
 def test_sizes_with_units_are_read(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
+    assert parse_bytes("budget", text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "8G", "1e3MB", "nan B"])
 def test_sizes_that_are_none_are_told(text: str) -> None:
     with pytest.raises(ValueError, match="must be a number with a unit"):
-        parse_bytes(text)
+        parse_bytes("budget", text)
 
 
 def test_the_page_shows_what_the_command_prints(
@@ -305,3 +307,60 @@ def test_wrong_numbers_of_ranks_are_refused(
     options: dict[str, int], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mistake(capsys, shape=SHAPES, **options).startswith(said)
+
+
+# ---- plans from measured spectra
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> tuple[nn.Sequential, Path, Path]:
+    """A network, its file, and the spectra of a short run. All directions of the first weight are alike."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(96, 64), nn.Linear(64, 96))
+    optimizer = SketchySOAP(net.named_parameters(), lr=1e-3, rank=8)
+    file, spectra = tmp_path / "net.pt", tmp_path / "spectra.jsonl"
+    with SpectrumMonitor(optimizer, every=4, path=spectra):
+        for _ in range(8):
+            net[0].weight.grad = torch.randn(64, 96)
+            net[1].weight.grad = torch.randn(96, 64) / torch.arange(1, 65)
+            optimizer.step()
+    torch.save(net.state_dict(), file)
+    return net, file, spectra
+
+
+def test_a_plan_from_spectra_is_that_of_the_option_budget(
+    trained: tuple[nn.Sequential, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, file, spectra = trained
+    result = found(capsys, file=(file,), budget="140kB", from_=spectra)
+    plan = next(p for p in result["plans"] if p["optimizer"] == "SketchySOAP")
+    assert plan["bytes"] <= 140_000 and plan["measured"] == 2
+    ranks = {name: g.get("rank") for g in plan["plan"] for name in g["names"]}
+    assert sum(ranks["0.weight"]) < sum(ranks["1.weight"])
+    named = dict(net.named_parameters())
+    groups = [{"params": [(n, named[n]) for n in g.pop("names")], **g} for g in plan["plan"]]
+    optimizer = SketchySOAP(groups, lr=1e-3)
+    shown = {row.name: list(row.ranks) for row in optimizer.report() if row.path == "sketch"}
+    assert shown == {name: rank for name, rank in ranks.items() if rank is not None}
+    assert optimizer.report().bytes == plan["bytes"]
+
+
+def test_the_plan_is_printed(
+    trained: tuple[nn.Sequential, Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    memory(file=(trained[1],), budget="140kB", from_=trained[2])
+    printed = capsys.readouterr().out
+    assert "Ranks that follow the spectra" in printed and "2 of 2 weights have measured spectra" in printed
+
+
+def test_mistakes_with_spectra_are_told(
+    trained: tuple[nn.Sequential, Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, file, spectra = trained
+    assert "needs --budget" in mistake(capsys, file=(file,), from_=spectra)
+    assert "not of 8x8: give the model" in mistake(capsys, shape=("8x8",), budget="1MB", from_=spectra)
+    old = tmp_path / "old.jsonl"
+    rows = [json.loads(line) for line in spectra.read_text().splitlines()]
+    old.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "lost"}) + "\n" for row in rows))
+    assert "of an older version" in mistake(capsys, file=(file,), budget="1MB", from_=old)
+    assert "No such file" in mistake(capsys, file=(file,), budget="1MB", from_=tmp_path / "none.jsonl")

@@ -31,6 +31,8 @@ SHAMPOO: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"rank": 3, "block_size": 6}),
     ("SketchyShampoo", {"rank": 3, "solver": "exact"}),
     ("SketchyShampoo", {"rank": 3, "stacked": True}),
+    ("SketchyShampoo", {"budget": 3.0, "budget_every": 2, "min_rank": 2}),
+    ("SketchyShampoo", {"budget": 2.0, "budget_every": 2, "min_rank": 2, "stacked": True}),
     ("Shampoo", {}),
     ("Shampoo", {"roots_every": 3}),
     ("SketchyAdagrad", {"rank": 4}),
@@ -44,6 +46,8 @@ SOAP: list[tuple[str, dict[str, Any]]] = [
     ("SketchySOAP", {"rank": 2, "momentum_dtype": "int4"}),
     ("SketchySOAP", {"rank": 2, "momentum_dtype": "int8", "adam_dtype": "int8", "stacked": True}),
     ("SketchySOAP", {"rank": 2, "sketch_dtype": "bfloat16"}),
+    ("SketchySOAP", {"budget": 3.0, "budget_every": 2, "min_rank": 2}),
+    ("SketchySOAP", {"budget": 3.0, "budget_every": 3, "min_rank": 2, "momentum_dtype": "int4"}),
     ("SketchySOAP", {"rank": 3, "one_sided": True, "momentum_dtype": "bfloat16", "graft": "factored"}),
 ]
 

@@ -3,7 +3,7 @@
 For a weight with gradients G_i these are L = Σ_i β₂^(t-i) G_i G_iᵀ and R = Σ_i β₂^(t-i) G_iᵀ G_i.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sketchy.core import sketch as core
+from sketchy.core.allocation import losses, spectrum
 from sketchy.core.axes import layout, merge, unfold
 from sketchy.core.linalg import gaussian
 from sketchy.core.sketch import Sketch
@@ -41,6 +42,7 @@ class Covariance:
     below: Tensor  # (S,)
     above: Tensor  # (S,)
     trace: Tensor | None = None  # tr C, (S,), if it is known
+    columns: int | None = None  # ρ was subtracted from at least so many directions; None: from all l
 
     @property
     def exact(self) -> bool:
@@ -57,7 +59,7 @@ class Covariance:
 
         If T is known, bounds on N give bounds on K, and the reverse. K / (K + N) increases with K and
         decreases with N, so it is extreme where K and N are. It is at least k / d. If T is not known,
-        T >= Σ λ + l ρ, because ρ was subtracted from l directions.
+        T >= Σ λ + l ρ, because ρ was subtracted from l directions (or fewer: ``columns``).
 
         The estimate adds ρ back to each direction: (Σ_{i <= k} λ_i + k ρ) / T, where T is tr C, or
         Σ λ + d ρ if that is not known. It is clipped to the bounds. At full rank it is exact.
@@ -66,13 +68,21 @@ class Covariance:
         lowered = (lam - self.below.unsqueeze(-1)).clamp(min=0)
         (K, N), (K_low, N_low) = ((x[..., :k].sum(-1), x[..., k:].sum(-1)) for x in (lam, lowered))
         K_high, N_high = K + k * self.above, N + rest * self.above
-        T_low = K_low + N_low + lam.shape[-1] * rho if self.trace is None else self.trace
+        columns = lam.shape[-1] if self.columns is None else self.columns
+        T_low = K_low + N_low + columns * rho if self.trace is None else self.trace
         T_high = K_high + N_high if self.trace is None else self.trace
         K_low, K_high = torch.maximum(K_low, T_low - N_high), torch.minimum(K_high, T_high - N_low)
         low = (K_low / torch.minimum(K_low + N_high, T_high)).clamp(min=k / self.dim, max=1.0)
         high = torch.maximum(low, (K_high / torch.maximum(K_high + N_low, T_low)).clamp(max=1.0))
         trace = K + N + self.dim * rho if self.trace is None else self.trace
         return low, torch.clamp((K + k * rho) / trace, low, high), high
+
+    def lost(self, ranks: Sequence[int]) -> Tensor:
+        """The estimated share of directions that a sketch loses (S, number of ranks): `core.allocation`."""
+        lam, lost = self.eigenvalues, None
+        if self.trace is not None:
+            lost = self.trace - lam.sum(-1)
+        return losses(spectrum((lam, self.escaped_mass, self.above), self.dim, lost), ranks)
 
     def intrinsic_dimension(self) -> tuple[Tensor, Tensor, Tensor]:
         """tr C / λ_max(C), between 1 and d: a lower bound, an estimate and an upper bound, (S,) each."""
@@ -163,7 +173,8 @@ class States:
             for each in known.get(p, ()):
                 lam, rho, bound = each.sketch.eigenvalues, each.sketch.escaped_mass, each.sketch.error_bound
                 below = bound if each.exact else torch.zeros_like(bound)  # rounding errors have both signs
-                covariance = Covariance(each.sketch.dim, lam, rho, below, bound, each.trace)
+                dim, trace = each.sketch.dim, each.trace
+                covariance = Covariance(dim, lam, rho, below, bound, trace, each.columns)
                 yield Reading(name, each.axis, covariance, each.skipped, each.whitened)
 
 

@@ -50,10 +50,7 @@ class Holder:
 
 def planned(optimizer: type[Engine], **options: Any) -> Rule:
     """The state of one of our optimizers, from the same plan that makes the real state."""
-    # to make an optimizer would import more of torch, which takes a second
-    given = inspect.signature(optimizer).bind((), **options)
-    given.apply_defaults()
-    group = check(given.arguments, "")
+    group = grouped(optimizer, **options)
 
     def held(w: Weight) -> Held:
         plan = optimizer.plan_of(w.shape, w.dtype, **{**group, "path": w.path})
@@ -64,6 +61,13 @@ def planned(optimizer: type[Engine], **options: Any) -> Rule:
         return Held(momentum, second_moment, plan.bytes - momentum - second_moment)
 
     return held
+
+
+def grouped(optimizer: type[Engine], **options: Any) -> dict[str, Any]:
+    """All options of a parameter group. (To make an optimizer would import more of torch: a second.)"""
+    given = inspect.signature(optimizer).bind((), **options)
+    given.apply_defaults()
+    return check(given.arguments, "")
 
 
 def _bytes(part: Part) -> int:

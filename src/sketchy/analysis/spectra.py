@@ -20,10 +20,12 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from sketchy.analysis.covariances import Gradients, Include, Reading, Settings, States
+from sketchy.core.allocation import ladder
 from sketchy.core.arguments import check_count, check_number
 from sketchy.extras import missing
 from sketchy.files import append, read_rows
 from sketchy.optim.engine import Engine
+from sketchy.optim.options import LEAST_RANK
 from sketchy.optim.routing import names_of
 from sketchy.optim.scalars import is_writer, write_scalars
 
@@ -53,9 +55,10 @@ class Spectrum:
     error_bound: float  # certified: ‖C - B Bᵀ‖ is at most this
     skipped: int  # gradients that were not finite
     whitened: bool = False  # whether C is of gradients whitened by the other axis (option ``whiten``)
+    lost: dict[str, float] | None = None  # estimated share of directions that a sketch loses, by its rank
 
 
-_NEWER = {"whitened"}  # fields that older files lack
+_NEWER = {"whitened", "lost"}  # fields that older files lack
 
 
 def read(path: str | Path) -> list[Spectrum]:
@@ -264,8 +267,11 @@ def _records(step: int, reading: Reading, top: int | float) -> Iterator[Spectrum
     k = min(top, known.dim) if isinstance(top, int) else math.ceil(top * known.dim)
     trace = known.trace if known.trace is not None else torch.full_like(known.above, torch.nan)
     measured = torch.stack([*known.top_share(k), *known.intrinsic_dimension(), trace], -1)
+    ranks = ladder(known.dim, LEAST_RANK)
     masses = torch.stack([known.escaped_mass, known.above, reading.skipped.double().expand_as(trace)], -1)
-    for block, (*values, escaped, bound, bad) in enumerate(torch.cat([measured, masses], -1).tolist()):
+    numbers = torch.cat([known.lost(ranks), measured, masses], -1).tolist()
+    for block, (*values, escaped, bound, bad) in enumerate(numbers):
+        lost, values = values[: len(ranks)], values[len(ranks) :]
         low, share, high, intrinsic_low, intrinsic, intrinsic_high, mass = (
             number if math.isfinite(number) else None for number in values
         )
@@ -288,6 +294,7 @@ def _records(step: int, reading: Reading, top: int | float) -> Iterator[Spectrum
             error_bound=bound,
             skipped=int(bad),
             whitened=reading.whitened,
+            lost={str(rank): round(x, 5) for rank, x in zip(ranks, lost, strict=True)},
         )
 
 

@@ -1,8 +1,9 @@
 """`sketchy memory`: how much optimizer state will my model need?"""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import tyro
 from tyro.conf import UseAppendAction
 
 from sketchy.cli.mistakes import user_mistakes
@@ -14,6 +15,7 @@ def memory(
     file: UseAppendAction[tuple[Path, ...]] = (),
     ranks: tuple[int, ...] = (4, 16, 64, 256),
     budget: str | None = None,
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None,
     plot: Path | None = None,
     json: bool = False,
     dtype: Literal["float32", "bfloat16", "float16", "float64"] | None = None,
@@ -28,12 +30,15 @@ def memory(
 
     Example: sketchy memory --shape 4096x1024 --shape 1024x1024 --budget 40MiB
 
+    Example: sketchy memory --file net.pt --budget 1.5GiB --from spectra.jsonl
+
     Args:
         shape: Shape of a weight, such as 4096x1024; may be repeated.
         model: Function that builds a torch module, as package.module:function; it runs on the meta device.
         file: A safetensors file or a saved state_dict, of which only the header is read; may be repeated.
         ranks: Ranks of the sketches, the paper's l.
         budget: Memory for the state, such as 8GiB or 500MB. Also finds the ranks that fit.
+        from_: Spectra that SpectrumMonitor has recorded of this model; gives each axis a rank under --budget.
         plot: PNG file for the paper's memory figure of these weights.
         json: Print only JSON.
         dtype: Type of all weights; if not given, their own (float32 for --shape).
@@ -47,7 +52,7 @@ def memory(
     with user_mistakes("sketchy memory"):
         options = {"momentum_dtype": momentum_dtype, "adam_dtype": adam_dtype}
         weights = report.gather(shape, model, file, dtype)
-        result = report.Report(weights, ranks, budget, options, shards, replicas)
+        result = report.Report(weights, ranks, budget, options, shards, replicas, from_)
         if plot is not None:
             report.draw(result, plot)
     if json:

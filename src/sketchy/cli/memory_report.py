@@ -1,7 +1,6 @@
 """The results of `sketchy memory` as tables, JSON and a picture."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -17,15 +16,11 @@ from rich.table import Table
 from sketchy.analysis import weights as sources
 from sketchy.analysis.memory import Fit, Holder, by_group, fit, holders, human
 from sketchy.analysis.peers import SOAP_LONGEST
+from sketchy.analysis.rank_plans import RankPlan, last_spectra, rank_plan
 from sketchy.analysis.state import GROUPS, Held, Weight
 from sketchy.analysis.traffic import Mesh, OnRanks, on_ranks
+from sketchy.core.arguments import parse_bytes
 from sketchy.optim import SketchyShampoo, SketchySOAP
-
-_UNITS = {"b": 1} | {
-    f"{letter}{i}b": (1024 if i else 1000) ** power
-    for power, letter in enumerate("kmgtp", start=1)
-    for i in ("", "i")
-}
 
 
 def gather(
@@ -48,14 +43,6 @@ def gather(
     return weights
 
 
-def parse_bytes(text: str) -> int:
-    """The number of bytes in a text such as 8GiB, 500MB or 1.5 TB."""
-    match = re.fullmatch(r"(\d+\.?\d*)\s*([kmgtp]?i?b)", text.strip().lower())
-    if match is None:
-        raise ValueError(f"budget={text!r}: must be a number with a unit, such as 8GiB or 500MB")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
 class Report:
     """The state of every optimizer for these weights, and the ranks that fit a budget."""
 
@@ -67,6 +54,7 @@ class Report:
         options: dict[str, Any],
         shards: int = 1,
         replicas: int = 1,
+        spectra: Path | None = None,
     ) -> None:
         if not ranks:
             raise ValueError("ranks is empty: give at least one rank, such as --ranks 16 64")
@@ -86,12 +74,18 @@ class Report:
             for holder, _ in self.rows
             if holder.ours is not None and shards > 1 and not holder.few_bits
         ]
-        self.budget = None if budget is None else parse_bytes(budget)
+        self.budget = None if budget is None else parse_bytes("budget", budget)
         self.fits: list[Fit] = []
+        self.plans: list[RankPlan] = []
+        if spectra is not None and self.budget is None:
+            raise ValueError(f"from={str(spectra)!r}: needs --budget, the memory for which ranks are chosen")
         if self.budget is not None:
             try:
                 for optimizer in (SketchyShampoo, SketchySOAP):
                     self.fits.append(fit(optimizer, list(weights.values()), self.budget, **options))
+                    if spectra is not None:
+                        known = last_spectra(spectra)
+                        self.plans.append(rank_plan(optimizer, weights, self.budget, known, **options))
             except ValueError as error:
                 hint = "" if options.get("momentum_dtype") else ", which --momentum-dtype int8 divides by 4"
                 raise ValueError(f"budget={budget!r}: {error}{hint}") from None
@@ -127,6 +121,8 @@ def _plain(report: Report) -> dict[str, Any]:
             "bytes": report.budget,
             "optimizers": [_plain_fit(report, found) for found in report.fits],
         }
+    if report.plans:
+        found["plans"] = [_plain_plan(report, plan) for plan in report.plans]
     if report.on_ranks:
         found["ranks"] = {
             "shards": report.mesh.shards,
@@ -182,6 +178,24 @@ def _plain_fit(report: Report, found: Fit) -> dict[str, Any]:
     }
 
 
+def _plain_plan(report: Report, plan: RankPlan) -> dict[str, Any]:
+    """The ranks of each weight, as parameter groups for an optimizer."""
+    groups: dict[tuple[int, ...] | None, list[str]] = {}
+    for name in report.weights:
+        groups.setdefault(plan.ranks.get(name), []).append(name)
+    return {
+        "optimizer": plan.optimizer,
+        "bytes": plan.bytes,
+        "measured": plan.measured,
+        "plan": [
+            {"path": "adam", "names": names}
+            if ranks is None
+            else {"path": "sketch", "rank": list(ranks), "names": names}
+            for ranks, names in groups.items()
+        ],
+    }
+
+
 # ---- tables and a picture
 
 
@@ -194,6 +208,9 @@ def print_tables(report: Report, plot: Path | None) -> None:
     if report.budget is not None:
         console.print()
         console.print(_fits(report, report.budget))
+    if report.plans:
+        console.print()
+        console.print(_plans(report))
     if plot is not None:
         console.print(f"Picture: {plot}", style="dim")
 
@@ -280,6 +297,28 @@ def _fits(report: Report, budget: int) -> Table:
         ranks = (_rank(found.ranks[weight], max(weight.sides)) for found in report.fits)
         table.add_row("x".join(map(str, weight.shape)), str(times), *ranks)
     table.add_row("  bytes", "", *(human(f.ranks_bytes) for f in report.fits), style="dim")
+    return table
+
+
+def _plans(report: Report) -> Table:
+    plans = report.plans
+    table = Table(
+        title=f"Ranks that follow the spectra, under {human(report.budget or 0)}",
+        caption="The ranks of the left and of the right sketch that lose the fewest directions."
+        f" {plans[0].measured} of {len(plans[0].ranks)} weights have measured spectra; the others are taken"
+        " as usual. --json lists parameter groups.",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        min_width=72,
+        caption_justify="left",
+    )
+    table.add_column("weight")
+    for column in ("shape", *(plan.optimizer for plan in plans)):
+        table.add_column(column, justify="right")
+    for name in plans[0].ranks:
+        shown = (", ".join(map(str, plan.ranks[name])) for plan in plans)
+        table.add_row(name, "x".join(map(str, report.weights[name].shape)), *shown)
+    table.add_row("  bytes", "", *(human(plan.bytes) for plan in plans), style="dim")
     return table
 
 

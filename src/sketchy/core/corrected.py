@@ -90,7 +90,7 @@ def mass(moments: Tensor, shape: tuple[int, int]) -> Tensor:
 def transport(
     moments: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor], spreads: Spreads = WHOLE
 ) -> Task[Tensor]:
-    """Convert second moments from the ``old`` bases (U, V) to the ``new`` ones.
+    """Convert second moments from the ``old`` bases (U, V) to the ``new`` ones, of the same or other ranks.
 
     If entries are uncorrelated, the variance along a new direction is the average of the old variances,
     weighted by squared cosines. The part outside the old basis has the variance of the outside.
@@ -192,16 +192,17 @@ def _unbordered(M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _squared_cosines(new: Tensor, old: Tensor, spread: Spread | None) -> Task[Tensor]:
-    """Squared cosines between new and old directions, (S, l + 1, l + 1). The last row and column are those of
-    the outside. Each row sums to 1. O(d l²).
+    """Squared cosines between new and old directions, (S, l' + 1, l + 1). O(d l l').
+
+    The last row and column are those of the outside. Each row sums to 1.
 
     What old directions leave to the outside is formed: 1 - Σ cos² would have errors of eps, and the moments
     outside are often much smaller than those inside.
     """
-    d, l = size(old.shape[-2], spread), old.shape[-1]
+    d = size(old.shape[-2], spread)
     cosines = yield from total((yield from launch(_cosines, new, old)), spread)
     lost = yield from total((yield from launch(_lost, old, new, cosines)), spread)
-    return (yield Request(_shares, (cosines, lost), (float(max(d - l, 1)),)))
+    return (yield Request(_shares, (cosines, lost), (float(max(d - new.shape[-1], 1)),)))
 
 
 def _cosines(new: Tensor, old: Tensor) -> Tensor:

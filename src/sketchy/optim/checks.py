@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sketchy.core.arguments import check_number
+from sketchy.core.arguments import check_number, parse_bytes
 
 
 def number(allowed: str, test: Callable[[float], bool]) -> Callable[[str, Any], float]:
@@ -30,6 +30,27 @@ def count(least: int, *, optional: bool = False) -> Callable[[str, Any], int | N
         return int(value)
 
     return check
+
+
+def ranks(name: str, value: Any) -> int | tuple[int, ...] | None:
+    """One rank for all axes, or one for each axis."""
+    one = count(2, optional=True)
+    if not isinstance(value, tuple | list):
+        return one(name, value)
+    if not value or None in value:
+        raise ValueError(f"{name}={value!r}: must be an int, None, or a rank for each axis, such as (16, 32)")
+    return tuple(int(one(name, rank) or 0) for rank in value)
+
+
+def budget(name: str, value: Any) -> str | float | None:
+    """Bytes as a text, such as 1.5GiB, or floats per weight."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        parse_bytes(name, value)
+        return value
+    allowed = "above 0 (floats of sketch for each sketched weight), a size such as '1.5GiB', or None"
+    return number(allowed, lambda v: 0 < v < float("inf"))(name, value)
 
 
 def one_of(values: Collection[str | None]) -> Callable[[str, Any], Any]:

@@ -22,6 +22,7 @@ class KnownCovariance:
     whitened: bool  # whether it is the covariance of gradients that the other axis has whitened
     trace: Tensor | None  # (blocks,): of the covariance, up to rounding; None if the state does not know it
     skipped: Tensor  # (): gradients that were not finite
+    columns: int | None = None  # ρ was subtracted from at least so many directions; None: from all
 
     def escaped_share(self) -> Tensor:
         """The share of ρ I in tr(B Bᵀ + ρ I), (blocks,)."""
@@ -45,4 +46,5 @@ def known_covariances(
     for axis in plan.statistics.live:
         sketch = axis.stored(state)
         trace = sketch.eigenvalues.sum(-1) if energy is None and axis.exact else energy
-        yield KnownCovariance(p, axis.name, sketch, axis.exact, whitened, trace, state["skipped"])
+        columns = None if options.get("budget") is None else 2  # it may have grown
+        yield KnownCovariance(p, axis.name, sketch, axis.exact, whitened, trace, state["skipped"], columns)

@@ -1,13 +1,14 @@
 """The base class of the optimizers: options, parameter groups, checkpoints and the report, as in torch.
 
 A subclass sets its ``design`` (`optim.plan.Design`), the options that it does not have, and the defaults that
-it changes. No code here waits for a device to read a value. After a step, only ``param_groups`` and ``state``
-remain. The step of a parameter depends on its own gradient only.
+it changes. After a step, only ``param_groups`` and ``state`` remain. No code here waits for a device to read
+a value, and the step of a parameter depends on its own gradient only (a budget does both, at a few moments).
 """
 
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, Unpack, overload
 
 import torch
@@ -17,15 +18,16 @@ from torch.optim import Optimizer
 
 from sketchy.core.tasks import gather, run, without_autocast
 from sketchy.optim import options as table
+from sketchy.optim.budget import Budget, Reallocation, budgets, due_now, reallocate_
 from sketchy.optim.compiled import Compiled, settings_of
 from sketchy.optim.covariances import KnownCovariance, known_covariances
 from sketchy.optim.loading import NAME, check_loaded, chosen, old_defaults, old_defaults_kept, restore_
-from sketchy.optim.plan import Design, Plan, plan
+from sketchy.optim.plan import AxisRanks, Design, Plan, plan
 from sketchy.optim.report import Report, report
 from sketchy.optim.routing import name_in, names_of, warn_of_unnamed
 from sketchy.optim.schedule import fetch, scratch_bound, stacks_, waves
 from sketchy.optim.sharding import agreed, check_backends, sharding
-from sketchy.optim.slots import is_sharded
+from sketchy.optim.slots import State, is_sharded
 from sketchy.optim.split import check_mesh, exchange_
 from sketchy.optim.stack import Group
 from sketchy.optim.step import step
@@ -45,6 +47,7 @@ class Engine(Optimizer):
     changed: ClassVar[dict[str, Any]] = {}  # defaults that differ from those in `options.OPTIONS`
     split: Any = None  # a mesh (`optim.split`); not an option of groups, so that state dicts do not have it
     compiled: Compiled | None = None  # the graphs of its steps, with ``compile``
+    _first: Mapping[Tensor, AxisRanks] = MappingProxyType({})  # under a budget, until the first step
     saved_as: ClassVar[str]  # the name in checkpoints; a subclass of one of our optimizers inherits it
 
     def __init_subclass__(cls) -> None:
@@ -86,6 +89,7 @@ class Engine(Optimizer):
         self._refuse_unknown(options)
         given = {name: value for name, value in (("lr", lr), ("betas", betas)) if value is not _DEFAULT}
         super().__init__(params, table.check(known | given | options, ""))
+        self._start()
         if not self.design.flat:  # it sketches all weights
             warn_of_unnamed(self.param_groups, self.design.path)
 
@@ -115,9 +119,42 @@ class Engine(Optimizer):
             for i, p in enumerate(param_group["params"]):
                 if p.is_complex():
                     self._refuse_complex(index, i)
+            if self.state or self._first:  # otherwise `__init__` does it when all groups are there
+                self._start()
         except (TypeError, ValueError):
             self.param_groups.pop()
             raise
+
+    def _budgets(self) -> list[Budget]:
+        return budgets(self.param_groups, self.state, self.design, self._plan)
+
+    @property
+    def _has_budget(self) -> bool:
+        return any(group.get("budget") is not None for group in self.param_groups)
+
+    def _under_budgets(self) -> Iterator[Tensor]:
+        """The weights under budgets that are stepped now."""
+        for group in self.param_groups:
+            if group.get("budget") is not None:
+                yield from (p for p in group["params"] if p.grad is not None)
+
+    def _start(self) -> None:
+        """Choose the first ranks of weights under a budget. If others must make room, they do it now."""
+        if self._has_budget:
+            self._first = {}  # nobody else's ranks are known while these are chosen
+            self._first = {p: ranks for budget in self._budgets() for p, ranks in budget.start().items()}
+            self._reallocate(lambda budget: budget.used > budget.allowed)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep first ranks only until all these weights have a state."""
+        if "_first" in vars(self) and all(self.state.get(p) for p in self._first):
+            del self._first
+
+    @torch.no_grad()
+    def _reallocate(self, wanted: Callable[[Budget], bool]) -> list[Reallocation]:
+        """Give the weights of the budgets that are ``wanted`` the ranks that lose least."""
+        return [reallocate_(b, self._plan, self.split) for b in self._budgets() if wanted(b)]
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -132,13 +169,16 @@ class Engine(Optimizer):
                 loss = closure()
         self._check_gradients()
         self._descend()
+        if self._has_budget and (due := due_now(self.param_groups, self.state)):
+            self._reallocate(lambda budget: budget.text in due)
         return loss
 
     def report(self) -> Report:
         """A printable table of the parameters that are trained; similar ones share a line.
 
         Its columns are: path, ranks, bytes, escaped mass, certified error, skipped gradients. If momentum is
-        stored in few bits, there is also its relative rounding error. Notes explain the columns, and compare
+        stored in few bits, there is also its relative rounding error; under a budget, the share of directions
+        that the sketches lose, by which ranks are chosen. Notes explain the columns, and compare
         the bytes with AdamW's. For sharded weights, notes say how much of the state lies on this rank, and
         which gradients a step gathers. See also `Report.summary` (one line) and `Report.to_dict`.
         """
@@ -152,7 +192,7 @@ class Engine(Optimizer):
                 shards = sharding(p, plan, group, self.split)
                 rows.append((names.get(p, f"{g}.{i}"), p, plan, self.state.get(p, {}), group, shards))
         scratch = scratch_bound(self.param_groups, self._plan, self.split)
-        return report(rows, scratch, type(self).__name__)
+        return report(rows, scratch, type(self).__name__, self._budgets())
 
     def covariances(self) -> Iterator[KnownCovariance]:
         """The gradient covariances in the state, one for each preconditioned axis of each parameter."""
@@ -178,8 +218,8 @@ class Engine(Optimizer):
         """Load a state dict. If it does not fit, raise ValueError and change nothing.
 
         Each tensor of the state keeps its own dtype. (Torch would cast it to the parameter's.) Saved options
-        replace those of this optimizer, except for ``momentum_dtype`` and ``adam_dtype`` if they are not None
-        here: then the loaded momenta are converted.
+        replace those of this optimizer, except for ``momentum_dtype``, ``adam_dtype`` and ``budget`` if they
+        are not None here: then the loaded momenta are converted, and ranks are chosen anew, with a warning.
         """
         final: dict[str, Any] = {}
         own = chosen(self)
@@ -204,6 +244,10 @@ class Engine(Optimizer):
                 hook.remove()
         if kept := old_defaults_kept(self, final):
             warnings.warn(kept, stacklevel=2)
+        self._start()
+        saved = {group.get("budget") for group in final["param_groups"]}
+        for found in self._reallocate(lambda budget: budget.text not in saved):
+            warnings.warn(f"this checkpoint is of another budget: {found.summary()}", stacklevel=2)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -216,6 +260,8 @@ class Engine(Optimizer):
     def _descend(self) -> None:
         """Step all parameters, wave after wave. The stacks of a wave step together (`core.tasks`)."""
         self._check_options()
+        if any(not self.state.get(p) and p not in self._first for p in self._under_budgets()):
+            self._start()  # they were frozen, or this is a copy
         found = waves(stacks_(self.param_groups, self.state, self._plan, self.split))
         fetch(found[0] if found else [])
         for i, wave in enumerate(found):
@@ -226,6 +272,7 @@ class Engine(Optimizer):
             for stack in wave:
                 stack.count_turns()
         self._exchange()
+        self._forget()
 
     def _exchange(self) -> None:
         """Complete the weights of which only a part was stepped here."""
@@ -265,8 +312,17 @@ class Engine(Optimizer):
             if own:
                 table.check(own, where)
 
-    def _plan(self, group: Group, p: Tensor, name: str | None) -> Plan:
-        return plan(tuple(p.shape), p.dtype, name, self.design, group)
+    def _plan(self, group: Group, p: Tensor, name: str | None, state: State | None = None) -> Plan:
+        """The plan of a parameter. Under a budget, its ranks are those of its state (or of ``state``)."""
+        shape, dtype = tuple(p.shape), p.dtype
+        found = plan(shape, dtype, name, self.design, group)
+        if group.get("budget") is None or not found.axes:
+            return found
+        held = self.state.get(p) if state is None else state
+        ranks = found.ranks_in(held) if held else self._first.get(p, found.ranks)
+        if ranks == found.ranks:
+            return found
+        return plan(shape, dtype, name, self.design, {**group, "rank": ranks})
 
     def _check_gradients(self) -> None:
         """Refuse complex weights, sparse gradients and unreachable devices, before anything changes."""

@@ -7,20 +7,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sketchy.core.tasks import run
 from sketchy.optim import options
-from sketchy.optim.parts.entry_moments import EntryMoments
+from sketchy.optim.convert import converted
 from sketchy.optim.plan import Plan, PlanOf
-from sketchy.optim.sharding import Sharding, local, local_state, sharding
-from sketchy.optim.slots import Meaning, Slot, State, is_sharded
-from sketchy.optim.stack import Group, Stack
+from sketchy.optim.sharding import Sharding, local, sharding
+from sketchy.optim.slots import Meaning, Slot, is_sharded
+from sketchy.optim.stack import Group
 
 NAME = "sketchy_optimizer"  # the key of the optimizer's name in a parameter group
 _ALWAYS = ("lr", "betas", "update_every")  # only our optimizers have all of these in each group
 # Options that only some of our optimizers have. Checkpoints of older versions contain no name; these options
 # show which optimizer saved them.
 _TELLING = ("rank", "solver", "merge_dims", "one_sided", "precondition_1d", "exponent")
-_CHOSEN = ("momentum_dtype", "adam_dtype")  # what the optimizer has counts, if it is not None
+_CHOSEN = ("momentum_dtype", "adam_dtype", "budget")  # what the optimizer has counts, if it is not None
 # The largest numbers that a state may have, by `Plan.range`. A step leaves smaller ones behind. With larger
 # ones it could overflow.
 _LARGEST = {
@@ -118,8 +117,8 @@ def check_loaded(optimizer: Optimizer, loaded: Mapping[str, Any], plan_of: PlanO
             " it: the state dict is damaged. Nothing was loaded"
         )
     for settings, p, name, key in pairs:
-        if loaded["state"].get(key):
-            _check_state(loaded["state"][key], plan_of(settings, p, name), name or str(key), kind)
+        if saved := loaded["state"].get(key):
+            _check_state(saved, plan_of(settings, p, name, saved), name or str(key), kind)
 
 
 def _problem_of_group(saved: Any, own: Collection[str], saved_as: str) -> str:
@@ -213,16 +212,17 @@ def restore_(
     """
     kept = {}
     for group, saved, mine in zip(optimizer.param_groups, loaded["param_groups"], own, strict=True):
-        dtypes = {**{k: saved.get(k) for k in _CHOSEN}, **mine}
+        dtypes = {**{k: saved.get(k) for k in _CHOSEN if k in group}, **mine}
         group.update(options.check({**group, **dtypes}, ""))  # for example, betas may be saved as a list
         kept.update(dict.fromkeys(group["params"], mine))
     for settings, p, name, key in _pairs(optimizer, loaded):
         if saved := loaded["state"].get(key):
-            before, after = plan_of(settings, p, name), plan_of({**settings, **kept[p]}, p, name)
+            before = plan_of(settings, p, name, saved)
+            after = plan_of({**settings, **kept[p]}, p, name, saved)
             shards = sharding(p, before, settings, split)
             state = {k: _restored(p, shards, slot, saved[k]) for k, slot in before.slots.items()}
             if after is not before:
-                state = _converted(p, state, before, after, {**settings, **kept[p]}, split)
+                state = converted(p, state, before, after, {**settings, **kept[p]}, split)
             optimizer.state[p] = state
 
 
@@ -233,29 +233,3 @@ def _restored(p: Tensor, shards: Sharding | None, slot: Slot, saved: Any) -> Ten
         return shards.stored(slot, saved)
     whole = saved.full_tensor() if is_sharded(saved) else saved
     return whole.detach().to("cpu" if slot.on_host else p.device, slot.codec.dtype, copy=True)
-
-
-def _converted(p: Tensor, state: State, before: Plan, after: Plan, group: Group, split: Any) -> State:
-    """A state with momenta and second moments stored as the plan ``after`` says."""
-    if after.path == "none":
-        return state
-    group = dict(options.on_path(group, after.path))
-    shards = sharding(p, after, group, split)
-    new = after.create(p.device) if shards is None else shards.create()
-    new.update({k: state[k] for k, slot in after.slots.items() if before.slots.get(k) == slot})
-    source = _stack(p, state, before, group, sharding(p, before, group, split))
-    target = _stack(p, new, after, group, shards)
-    if before.momentum.slots != after.momentum.slots:
-        sketches = run(before.statistics.read(source))
-        run(after.momentum.write(target, before.momentum.read(source, sketches), sketches))
-    old, now = before.preconditioner, after.preconditioner
-    if isinstance(old, EntryMoments) and isinstance(now, EntryMoments) and old.slots != now.slots:
-        run(now.write(target, now.read(target).copy_(old.read(source))))
-    return new
-
-
-def _stack(p: Tensor, state: State, plan: Plan, group: Group, shards: Sharding | None) -> Stack:
-    place = None if shards is None else shards.place
-    return Stack(
-        [p if shards is None else local(shards.p)], [local_state(state)], plan, group, False, place=place
-    )

@@ -17,6 +17,7 @@ from sketchy.core.sketch import SOLVERS
 from sketchy.optim import checks
 from sketchy.optim.parts.grafts import RULES
 
+LEAST_RANK = 4  # under a budget
 PATHS = ("auto", "sketch", "adam")
 
 
@@ -63,14 +64,43 @@ class Options(OfTorch, total=False):
     """The options that must be keyword arguments."""
 
     rank: Annotated[
+        int | tuple[int, ...] | None,
+        Option(
+            None,
+            checks.ranks,
+            "columns of a sketch, l in the paper; (l, r): of the left and of the right sketch of a matrix;"
+            " for an axis up to this length, the full covariance is kept;"
+            " None: 64, or fewer for a weight with at least 4096 entries if its state would be larger than"
+            " AdamW's (counted in float32; SketchyAdagrad always takes 64)",
+            shapes_plan=True,
+        ),
+    ]
+    budget: Annotated[
+        str | float | None,
+        Option(
+            None,
+            checks.budget,
+            "memory for which the ranks are chosen, weight by weight, while training; '1.5GiB': of the whole"
+            " state of the groups with this budget; 0.1: floats of sketch for each sketched weight; None:"
+            " ranks stay as they are",
+        ),
+    ]
+    budget_every: Annotated[
+        int | None,
+        Option(
+            None,
+            checks.count(1, optional=True),
+            "with a budget: ranks are chosen anew after every so many gradients; None: after 50, 150, 500,"
+            " 1500, ...",
+        ),
+    ]
+    min_rank: Annotated[int, Option(LEAST_RANK, checks.count(2), "with a budget: the smallest rank")]
+    max_rank: Annotated[
         int | None,
         Option(
             None,
             checks.count(2, optional=True),
-            "columns of a sketch, l in the paper; for an axis up to this length, the full covariance is kept;"
-            " None: 64, or fewer for a weight with at least 4096 entries if its state would be larger than"
-            " AdamW's (counted in float32; SketchyAdagrad always takes 64)",
-            shapes_plan=True,
+            "with a budget: the largest rank; higher ranks take longer; None: no limit",
         ),
     ]
     whiten: Annotated[
@@ -296,6 +326,7 @@ OPTIONS: dict[str, Option] = {
     for name, hint in get_type_hints(kind, include_extras=True).items()
     if name not in OfTorch.__annotations__
 }
+BUDGET = frozenset({"budget", "budget_every", "min_rank", "max_rank"})
 TENSORS = tuple(name for name, option in OPTIONS.items() if option.check is checks.rate)  # may be tensors
 # Every value of the others (`OfTorch`) is accepted, and changes nothing: they say how a step of AdamW is
 # launched. Here weights of equal shape step together anyway, and ``compile`` makes one graph of a step.

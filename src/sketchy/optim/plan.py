@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from sketchy.optim.options import OPTIONS, on_path
 from sketchy.optim.parts.contracts import Graft, KnowsEnergy, Part, Preconditioner, WeightSpec
 from sketchy.optim.parts.entry_moments import EntryMoments
 from sketchy.optim.parts.grafts import RULES, Ungrafted
-from sketchy.optim.parts.momentum import Momentum
+from sketchy.optim.parts.momentum import COORDINATES, Momentum
 from sketchy.optim.parts.row_norms import RowNorms
 from sketchy.optim.parts.sketches import Axis, Sketches, decay
 from sketchy.optim.routing import route
 from sketchy.optim.slots import COUNTER, Codec, Meaning, Shape, Slots, State, is_sharded
 
-PlanOf = Callable[[Any, Tensor, str | None], "Plan"]  # from a group, a parameter of it, and its name if any
+PlanOf = Callable[..., "Plan"]  # from a group, a parameter of it, its name if any, and perhaps its state
+AxisRanks = tuple[int, ...]  # one for each axis
 DEFAULT_RANK, _LEAST_RANK, _SMALL = 64, 2, 4096  # see `_default_rank`; _SMALL is a number of entries
 _GRADIENTS = (Meaning.MOMENTUM, Meaning.MOMENT, Meaning.SCALE)  # of gradients, or of their squares
 
@@ -93,10 +95,29 @@ class Plan:
         """The size of the state."""
         return sum(slot.bytes for slot in self.slots.values())
 
-    def create(self, device: torch.device) -> State:
-        """A new state, for a parameter that has not been updated yet."""
-        state = {name: slot.create(device) for name, slot in self.slots.items()}
-        for name, basis in self.statistics.new_bases(device):
+    @property
+    def sketch_bytes(self) -> int:
+        """The size of what depends on ranks: sketches, moments in their bases, momentum in coordinates."""
+        own = {*self.statistics.slots, *self.preconditioner.slots, COORDINATES} if self.axes else ()
+        return sum(self.slots[name].bytes for name in own if name in self.slots)
+
+    @property
+    def ranks(self) -> AxisRanks:
+        """As the option ``rank``, one for each axis. (Where an axis is not sketched, it does not matter.)"""
+        return tuple(_LEAST_RANK if axis is None else axis.rank for axis in self.axes)
+
+    def ranks_in(self, state: Mapping[str, Any]) -> AxisRanks:
+        """The ranks of a state of this weight, which may be others; where there are none, its own."""
+        stored = (None if axis is None else state.get(axis.names[1]) for axis in self.axes)
+        sizes = (x.shape[-1] if isinstance(x, Tensor) and x.dim() else 0 for x in stored)
+        return tuple(size or own for size, own in zip(sizes, self.ranks, strict=True))
+
+    def create(self, device: torch.device, kept: Mapping[str, Tensor] = MappingProxyType({})) -> State:
+        """A new state, for a parameter that has not been updated yet. ``kept``: slots that are there."""
+        state = {
+            name: kept[name] if name in kept else slot.create(device) for name, slot in self.slots.items()
+        }
+        for name, basis in self.statistics.new_bases(device, kept):
             state[name].copy_(basis)
         return state
 
@@ -123,13 +144,41 @@ def plan(
 ) -> Plan:
     """The plan of a weight, by its name if it has one, for an optimizer's design and one group's options."""
     path = design.path(shape, name, options)
-    shaping = tuple(
+    return _plan(shape, dtype, path, design, _shaping(path, options))
+
+
+def sizes_of(
+    shape: Shape,
+    dtype: torch.dtype,
+    design: Design,
+    options: Mapping[str, Any],
+    ranks: tuple[AxisRanks, ...],
+) -> tuple[tuple[int, int], ...]:
+    """`Plan.bytes` and `Plan.sketch_bytes` of a sketched weight for each of these ranks."""
+    return _sizes_of(shape, dtype, design, _shaping("sketch", {**options, "rank": None}), ranks)
+
+
+@lru_cache(maxsize=256)
+def _sizes_of(
+    shape: Shape,
+    dtype: torch.dtype,
+    design: Design,
+    shaping: tuple[tuple[str, Any], ...],
+    ranks: tuple[AxisRanks, ...],
+) -> tuple[tuple[int, int], ...]:
+    # there may be very many: the plans themselves are not kept
+    plans = (_made(shape, dtype, "sketch", design, (*shaping, ("rank", each))) for each in ranks)
+    return tuple((plan.bytes, plan.sketch_bytes) for plan in plans)
+
+
+def _shaping(path: str, options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    shaping = (
         (key, _named(options[key]))
         for key, option in OPTIONS.items()
         if option.shapes_plan and key in options
     )
     beta1 = on_path(options, path)["betas"][0]
-    return _plan(shape, dtype, path, design, (*shaping, ("momentum", beta1 > 0)))
+    return (*shaping, ("momentum", beta1 > 0))
 
 
 def _named(option: Any) -> Any:
@@ -157,8 +206,7 @@ def _default_rank(shape: Shape, design: Design, shaping: tuple[tuple[str, Any], 
     return ranks[max(0, bisect_left(ranks, True, key=too_much) - 1)]
 
 
-@lru_cache(maxsize=4096)
-def _plan(
+def _made(
     shape: Shape, dtype: torch.dtype, path: str, design: Design, shaping: tuple[tuple[str, Any], ...]
 ) -> Plan:
     options = dict(shaping)
@@ -188,6 +236,9 @@ def _plan(
         graft=(Ungrafted if is_adam else RULES[options["graft"]]).of(weight),
         momentum=Momentum.of(weight, statistics),
     )
+
+
+_plan = lru_cache(maxsize=4096)(_made)
 
 
 def stack_limit(plan: Plan, device: torch.device, options: Mapping[str, Any]) -> int:

@@ -8,7 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from sketchy.core.tasks import run
+from sketchy.optim.budget import Budget
 from sketchy.optim.covariances import known_covariances
+from sketchy.optim.menus import lost_share
 from sketchy.optim.plan import DEFAULT_RANK, Plan
 from sketchy.optim.report_table import table
 from sketchy.optim.sharding import Sharding
@@ -40,9 +42,20 @@ class ParameterRow:
     gathered_bytes: int  # size of the whole gradient, if each step gathers it
     escaped_share: float | None  # the share of ρ I in tr(B Bᵀ + ρ I), the largest over axes and blocks
     certified_error: float | None  # bound on ‖C - B Bᵀ‖ / ‖B Bᵀ + ρ I‖, the largest over axes and blocks
+    lost: tuple[float | None, ...]  # under a budget, of each axis: estimated share of directions lost
     whitened: bool  # whether these two are of gradients that the other axis has whitened (option ``whiten``)
     momentum_error: float | None  # expected ‖M̂ - M‖ / ‖M‖ of the last rounding, if momentum is in few bits
     skipped: int  # gradients that were not finite
+
+
+@dataclass(frozen=True)
+class BudgetRow:
+    """One budget of a `Report`."""
+
+    budget: str | float  # as the option gives it
+    allowed: int  # bytes
+    used: int
+    seen: int  # gradients so far
 
 
 class Report:
@@ -51,8 +64,11 @@ class Report:
     Frozen parameters have no row. The table has one line for similar parameters, such as those of all layers.
     """
 
-    def __init__(self, rows: Iterable[ParameterRow], scratch: int, optimizer: str) -> None:
+    def __init__(
+        self, rows: Iterable[ParameterRow], scratch: int, optimizer: str, budgets: Iterable[BudgetRow] = ()
+    ) -> None:
         self.rows = tuple(rows)
+        self.budgets = tuple(budgets)
         self.scratch = scratch  # upper bound on the scratch bytes of a step (on the CPU)
         self.optimizer = optimizer  # its name
 
@@ -84,7 +100,8 @@ class Report:
         """The report as plain values, for JSON."""
         names = ("optimizer", "bytes", "bytes_here", "adamw_bytes", "scratch", "skipped")
         own = {name: getattr(self, name) for name in names}
-        return own | {"parameters": [asdict(row) for row in self.rows]}
+        budgets = [asdict(budget) for budget in self.budgets]
+        return own | {"budgets": budgets, "parameters": [asdict(row) for row in self.rows]}
 
     def summary(self) -> str:
         """The report in one line, for a log."""
@@ -111,9 +128,11 @@ def report(
     parameters: Iterable[tuple[str, Tensor, Plan, State, Mapping[str, Any], Sharding | None]],
     scratch: int,
     optimizer: str,
+    budgets: Iterable[Budget] = (),
 ) -> Report:
     """The report over (name, parameter, plan, state, options, sharding)."""
-    return Report((_row(*parameter) for parameter in parameters), scratch, optimizer)
+    own = (BudgetRow(each.text, each.allowed, each.used, each.seen) for each in budgets)
+    return Report((_row(*parameter) for parameter in parameters), scratch, optimizer, own)
 
 
 def _row(
@@ -130,6 +149,7 @@ def _row(
         ranks=tuple(None if axis is None else axis.rank for axis in plan.axes),
         exact=tuple(axis is not None and axis.exact for axis in plan.axes),
         lowered=options.get("rank", 0) is None
+        and options.get("budget") is None
         and any(a.rank < min(a.dim, DEFAULT_RANK) for a in plan.statistics.live),
         bytes=plan.bytes,
         adamw_bytes=adamw_bytes(p.numel(), p.element_size()),
@@ -138,7 +158,16 @@ def _row(
         gathered_bytes=p.numel() * p.element_size() if shards is not None and shards.gathers else 0,
         escaped_share=max((float(k.escaped_share().max()) for k in known), default=None),
         certified_error=max((float(k.certified_error().max()) for k in known), default=None),
+        lost=_lost(plan, state, options) if known and options.get("budget") is not None else (),
         whitened=plan.statistics.whitened,
         momentum_error=plan.momentum.error(stack, run(plan.statistics.read(stack))) if stack else None,
         skipped=int(state["skipped"]) if state else 0,
+    )
+
+
+def _lost(plan: Plan, state: State, options: Mapping[str, Any]) -> tuple[float | None, ...]:
+    """The estimated share of directions that each axis loses at its rank."""
+    return tuple(
+        None if axis is None else float(lost_share(plan, axis, state, options, [axis.rank]))
+        for axis in plan.axes
     )

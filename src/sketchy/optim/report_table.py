@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sketchy.optim.report import ParameterRow, Report
 
-_HEAD = ("parameter", "shape", "path", "rank", "bytes", "escaped", "error <=", "rounding", "skipped")
-_ROUNDING = _HEAD.index("rounding")
+_HEAD = (
+    *("parameter", "shape", "path", "rank", "bytes", "lost", "escaped", "error <=", "rounding", "skipped"),
+)
+_SOMETIMES = {"lost": "lost", "rounding": "momentum_error"}  # columns, by what rows must have
 
 
 def table(report: "Report") -> str:
     lines = [_HEAD, *(_cells(*group) for group in similar(report.rows))]
-    lines.append(("total", "", "", "", f"{report.bytes:,}", "", "", "", f"{report.skipped}"))
-    if all(row.momentum_error is None for row in report):  # no momentum is stored in few bits
-        lines = [(*line[:_ROUNDING], *line[_ROUNDING + 1 :]) for line in lines]
+    lines.append(("total", "", "", "", f"{report.bytes:,}", "", "", "", "", f"{report.skipped}"))
+    empty = {
+        column
+        for column, value in _SOMETIMES.items()
+        if all(getattr(row, value) in (None, ()) for row in report)
+    }
+    lines = [tuple(c for c, name in zip(line, _HEAD, strict=True) if name not in empty) for line in lines]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     printed = (
         "  ".join(
@@ -37,6 +43,7 @@ def similar(rows: Sequence["ParameterRow"]) -> list[list["ParameterRow"]]:
             escaped_share=None,
             certified_error=None,
             momentum_error=None,
+            lost=(),
             skipped=0,
         )
         groups.setdefault(key, []).append(row)
@@ -72,9 +79,17 @@ def _cells(*rows: "ParameterRow") -> tuple[str, ...]:
         row.path,
         " ".join(ranks),
         f"{sum(r.bytes for r in rows):,}",
+        " ".join(_largest([r.lost for r in rows])),
         *(f"{max(values):.1%}" if values else "" for values in measured),
         str(sum(r.skipped for r in rows)),
     )
+
+
+def _largest(shares: Sequence[tuple[float | None, ...]]) -> Iterator[str]:
+    """The largest share of each axis."""
+    for axis in zip(*shares, strict=True):
+        known = [share for share in axis if share is not None]
+        yield f"{max(known):.0%}" if known else "-"
 
 
 def _notes(report: "Report") -> Iterator[str]:
@@ -85,6 +100,11 @@ def _notes(report: "Report") -> Iterator[str]:
             "so this is MORE than AdamW would hold: a lower rank has less, and so has"
             ' momentum_dtype="bfloat16" or "int8"'
         )
+    for budget in report.budgets:
+        chosen = (
+            f"ranks follow the spectra, {budget.seen} gradients so far" if budget.seen else "at the start"
+        )
+        yield f"budget {budget.budget}: {budget.used:,} of {budget.allowed:,} bytes; {chosen}"
     if lowered := [row for row in report if row.lowered]:
         ranks = sorted({max(rank for rank in row.ranks if rank is not None) for row in lowered})
         yield (
@@ -107,6 +127,8 @@ def _legend(report: "Report") -> Iterator[str]:
         yield "(n): n similar parameters; bytes and skipped are their sums, the others their largest values"
     if any(row.path == "sketch" for row in report):
         yield "rank: columns of the sketch of each axis; =: the full covariance is kept, nothing escapes"
+    if any(row.lost for row in report):
+        yield "lost: estimated share of directions that each sketch loses; ranks are chosen to make it small"
     if any(row.escaped_share is not None for row in report):
         yield "escaped: share of the gradients' energy that the sketches treat as equal in all directions"
         yield "error <=: certified relative error of the sketches"

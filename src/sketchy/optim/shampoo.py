@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.options import BUDGET
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.plan import Design
 
@@ -16,4 +17,4 @@ class Shampoo(Engine):
     """
 
     design: ClassVar[Design] = Design(InverseRoots)
-    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver"})  # there are no sketches
+    without: ClassVar[frozenset[str]] = frozenset({"rank", "solver", *BUDGET})  # there are no sketches

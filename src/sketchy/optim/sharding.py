@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from sketchy.core.axes import Layout
 from sketchy.core.spread import Ranks, Spread, Spreads, part
-from sketchy.optim.plan import Plan
+from sketchy.optim.plan import AxisRanks, Plan
 from sketchy.optim.slots import Meaning, Slot, State, is_sharded
 from sketchy.optim.split import rows_of
 
@@ -242,12 +243,15 @@ class Sharding:
             here[dim] = here[dim] if spread is None else len(spread.here)
         return tuple(here)
 
-    def create(self) -> State:
-        """A new state: each rank makes its parts."""
+    def create(self, kept: Mapping[str, Tensor] = MappingProxyType({})) -> State:
+        """A new state: each rank makes its parts. ``kept``: slots that are there already."""
         device = local(self.p).device
-        bases = dict(self.plan.statistics.new_bases(device))
+        bases = dict(self.plan.statistics.new_bases(device, kept))
         state = {}
         for name, slot in self.plan.slots.items():
+            if name in kept:
+                state[name] = kept[name]
+                continue
             value = bases.get(name)
             state[name] = self.stored(slot, slot.create(device) if value is None else value.contiguous())
         return state
@@ -311,6 +315,26 @@ def _first(problem: Exception | None, group: Any) -> Exception | None:
     found: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(found, problem, group=group)
     return next((each for each in found if each is not None), None)
+
+
+def decided_by_first(ranks: list[AxisRanks], weights: Sequence[Tensor], split: Any) -> list[AxisRanks]:
+    """What the first rank of the mesh has decided, for all ranks: rounding could make them differ."""
+    meshes = {p.device_mesh for p in weights if is_sharded(p)} | ({split} - {None})  # type: ignore[attr-defined]
+    if len(meshes) > 1:
+        raise ValueError(
+            f"the weights that share a budget lie on {len(meshes)} meshes: give those of each mesh a group"
+            " with a budget of its own (another number of bytes)"
+        )
+    from torch import distributed
+
+    for mesh in meshes:
+        device = mesh.device_type
+        numbers = torch.tensor([rank for each in ranks for rank in each], dtype=torch.int64, device=device)
+        for i in range(mesh.ndim):
+            distributed.broadcast(numbers, group=mesh.get_group(i), group_src=0)
+        values = iter(numbers.tolist())
+        ranks = [tuple(next(values) for _ in each) for each in ranks]
+    return ranks
 
 
 def sharding(p: Tensor, plan: Plan, group: Mapping[str, Any], split: Any = None) -> Sharding | None:

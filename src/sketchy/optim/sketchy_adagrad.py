@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from sketchy.optim.engine import Engine
+from sketchy.optim.options import BUDGET
 from sketchy.optim.parts.inverse_roots import InverseRoots
 from sketchy.optim.plan import Design
 
@@ -25,6 +26,7 @@ class SketchyAdagrad(Engine):
             "stacked",
             "whiten",
             "polar",
+            *BUDGET,
         }
     )
     changed: ClassVar[dict[str, Any]] = {

@@ -11,7 +11,7 @@ from sketchy.core import corrected
 from sketchy.core.moments import weights
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, launch
-from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.parts.contracts import Preconditioner, WeightSpec
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import FLOAT64, Meaning, Slots, State
 from sketchy.optim.stack import Gradient, Stack
@@ -61,6 +61,20 @@ class BasisMoments:
         direction, own = yield from applied
         filled = yield from stack.filled(group["betas"][1])
         return direction, (yield from launch(_scaled, scale, own, filled))
+
+    def carry(
+        self,
+        before: Preconditioner,
+        source: Stack,
+        target: Stack,
+        old: Sequence[Sketch | None],
+        new: Sequence[Sketch | None],
+    ) -> Task[None]:
+        known = next(sketch for sketch in old if sketch is not None).basis
+        like = known.new_empty(()).expand(source.layout.count, *source.layout.block)
+        was, now = self._bases(old, like), self._bases(new, like)
+        moments = corrected.transport(source["second_moment"], was, now, source.spreads)
+        target["second_moment"] = yield from moments
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
         if options["update_every"] > 1:  # these moments contain gradients that the sketches don't

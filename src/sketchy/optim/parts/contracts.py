@@ -77,6 +77,19 @@ class Preconditioner(Part, Protocol):
         its memory if possible.
         """
 
+    def carry(
+        self,
+        before: "Preconditioner",
+        source: "Stack",
+        target: "Stack",
+        old: Sequence[Sketch | None],
+        new: Sequence[Sketch | None],
+    ) -> Task[None]:
+        """Take over what this part of another plan has learned in ``source``, with other slots or ranks.
+
+        ``old``, ``new``: the sketches of both plans.
+        """
+
 
 class Graft(Part, Protocol):
     steps: ClassVar[bool]  # whether it is a rule that steps by itself (momentum alone is none)

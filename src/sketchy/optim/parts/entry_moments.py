@@ -10,7 +10,7 @@ from torch import Tensor
 from sketchy.core.moments import divide_by_root, longest, observe_root_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task
-from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.parts.contracts import Preconditioner, WeightSpec
 from sketchy.optim.parts.few_bits import FEWEST, Roots
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import Codec, Meaning, Slots
@@ -50,6 +50,18 @@ class EntryMoments:
         eps, spreads = group["eps"], stack.spreads
         yield from divide_by_root(x, root, filled, eps, out=x, limit=limits, spreads=spreads)
         return x, scale
+
+    def carry(
+        self,
+        before: Preconditioner,
+        source: Stack,
+        target: Stack,
+        old: Sequence[Sketch | None],
+        new: Sequence[Sketch | None],
+    ) -> Task[None]:
+        """Store the roots as this plan does."""
+        assert isinstance(before, EntryMoments)
+        yield from self.write(target, self.read(target).copy_(before.read(source)))
 
     def read(self, stack: Stack) -> Tensor:
         """The roots of the second moments (K, *shape). After they were changed in place, `write` them."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from sketchy.core.preconditioner import InverseRoot, inverse_root_task, precondition_
 from sketchy.core.sketch import Sketch
 from sketchy.core.tasks import Task, gather
-from sketchy.optim.parts.contracts import WeightSpec
+from sketchy.optim.parts.contracts import Preconditioner, WeightSpec
 from sketchy.optim.parts.sketches import Sketches
 from sketchy.optim.slots import Slots
 from sketchy.optim.stack import Gradient, Stack
@@ -50,3 +50,14 @@ class InverseRoots:
     def apply_(self, stack: Stack, x: Tensor, scale: Tensor, learned: Roots) -> Task[tuple[Tensor, Tensor]]:
         direction, own = yield from precondition_(x, learned)
         return direction, scale * own
+
+    def carry(
+        self,
+        before: Preconditioner,
+        source: Stack,
+        target: Stack,
+        old: Sequence[Sketch | None],
+        new: Sequence[Sketch | None],
+    ) -> Task[None]:
+        """Nothing to do: everything is in the sketches."""
+        yield from ()

@@ -27,6 +27,8 @@ Known = Sequence[Sketch | None]  # the sketches of all axes
 # in the coordinates. Without damping, SketchySOAP's steps were up to 44 times as long on steep spectra.
 _ROUNDING = 2 / 127
 
+COORDINATES = "momentum_coordinates"  # a slot
+
 
 @dataclass(frozen=True)
 class Momentum:
@@ -137,7 +139,7 @@ class InFourBits(InEightBits):
         shape = axis.rank, math.prod(weight.layout.block) // axis.dim
         follows = (None, 1 - axis.index if len(weight.layout.block) == 2 else None)
         C = weight.block_slot(Meaning.MOMENTUM, Codec(torch.bfloat16, weight.work), shape, follows)
-        return cls({**codes.slots, "momentum_coordinates": C}, _ROUNDING, codes=codes, axis=axis)
+        return cls({**codes.slots, COORDINATES: C}, _ROUNDING, codes=codes, axis=axis)
 
     @cached_property
     def _is_matrix(self) -> bool:
@@ -147,7 +149,7 @@ class InFourBits(InEightBits):
     def read(self, stack: Stack, sketches: Known) -> Tensor:
         R, sketch = self.codes.read(stack), sketches[self.axis.index]
         assert sketch is not None
-        (C,) = stack.read(("momentum_coordinates",))
+        (C,) = stack.read((COORDINATES,))
         if self._is_matrix:
             R.reshape(len(R), *self.codes.rows_of(stack)).baddbmm_(*self._factors(sketch.basis, C))
             return R
@@ -165,7 +167,7 @@ class InFourBits(InEightBits):
         else:
             R = self._product(stack, U, C)
             yield from self.codes.write(stack, torch.sub(M, R, out=R), G=G)
-        yield from stack.store({"momentum_coordinates": short})
+        yield from stack.store({COORDINATES: short})
 
     @property
     def stacks(self) -> float:

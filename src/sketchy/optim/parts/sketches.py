@@ -1,6 +1,6 @@
 """Statistics of a weight: for each axis, a sketch of its gradients' covariance, or the full covariance."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from sketchy.core import sketch as core
 from sketchy.core.axes import unfold
 from sketchy.core.certificate import exchange_error
 from sketchy.core.extremes import row_energy
+from sketchy.core.resize import resized_task
 from sketchy.core.sketch import Sketch
 from sketchy.core.spread import norm, size, total, whole
 from sketchy.core.tasks import Task, gather
@@ -67,11 +68,10 @@ class Sketches:
         """A sketch with at most ``rank`` columns for each axis. Without this option, the full covariance."""
         options, block = weight.options, weight.layout.block
         shortest = min(range(len(block)), key=lambda i: block[i])
+        ranks = _ranks(options.get("rank"), block)
         axes = tuple(
-            None
-            if options.get("one_sided") and i != shortest
-            else Axis(name, i, dim, min(options.get("rank", dim), dim))
-            for i, (name, dim) in enumerate(zip(_names(len(block)), block, strict=True))
+            None if options.get("one_sided") and i != shortest else Axis(name, i, dim, rank)
+            for i, (name, dim, rank) in enumerate(zip(_names(len(block)), block, ranks, strict=True))
         )
         whitened = bool(options.get("whiten")) and len(axes) == 2 and None not in axes
         codec = Orthonormal(weight.dtype("sketch_dtype"), weight.work)
@@ -106,9 +106,12 @@ class Sketches:
                 )
         return slots
 
-    def new_bases(self, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-        """The bases of a new state, as they are stored: orthonormal columns, the same in each block."""
-        for axis in self.live:
+    def new_bases(self, device: torch.device, kept: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
+        """The bases of a new state, as they are stored: orthonormal columns, the same in each block.
+
+        Those of the slots ``kept`` are left out.
+        """
+        for axis in (axis for axis in self.live if axis.names[0] not in kept):
             basis = core.empty(axis.dim, axis.rank, dtype=self.codec.work, device=device).basis
             yield axis.names[0], self.codec.encode(basis).expand(self.blocks, -1, -1)
 
@@ -185,6 +188,14 @@ class Sketches:
 
         return (yield from gather(map(stream, self.live, matrices, whitenings, products, reversed(products))))
 
+    def resize(self, stack: Stack, old: Sequence[Sketch | None]) -> Task[None]:
+        """Write the sketches of other ranks with the ranks of this plan."""
+        for axis in self.live:
+            sketch = old[axis.index]
+            assert sketch is not None
+            if sketch.rank != axis.rank:
+                yield from self._write(stack, axis, (yield from resized_task(sketch, axis.rank)))
+
     def as_stored(self, stack: Stack, sketch: Sketch) -> Task[Tensor]:
         """A new basis as the next step will read it: rounded if it was updated now."""
         if self.codec.plain or not stack.roots:
@@ -219,6 +230,18 @@ def _formed(A: Tensor, W: Whitening, axis: Axis, sketch: Sketch) -> Task[dict[st
 def decay(group: Mapping[str, Any]) -> float:
     """β₂ of the sketches."""
     return group["betas"][1] if group.get("sketch_beta2") is None else group["sketch_beta2"]
+
+
+def _ranks(given: int | tuple[int, ...] | None, block: Sequence[int]) -> tuple[int, ...]:
+    """The rank of each axis of a block. None: the full covariances."""
+    if given is None:
+        return tuple(block)
+    each = (given,) * len(block) if isinstance(given, int) else given
+    if len(each) != len(block):
+        raise ValueError(
+            f"rank={given}: has {len(each)} numbers, but a weight has {len(block)} axes to sketch"
+        )
+    return tuple(map(min, each, block))
 
 
 def _names(axes: int) -> tuple[str, ...]:
