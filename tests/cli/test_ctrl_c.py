@@ -54,8 +54,6 @@ ENDLESS = {  # commands that would take long
     "control": "spectra --control --trials 500",
     "oco": "oco --data digits --learners full-adagrad ggt",
     "counterexample": "counterexample --rounds 40000 80000",
-    "train": "train gnn --scale tiny --set steps=100000",
-    "tune": "tune gnn --scale tiny --trials 500",
     "doctor": "doctor --device cpu",
     "report": "report RESULTS --out report.html",
     "bench": "bench frequent_directions",
