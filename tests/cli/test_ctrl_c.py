@@ -18,6 +18,8 @@ LONG = {
     "demo": ("demo --steps 40 --seeds 500", "runs.jsonl"),
     "spectra": ("spectra --steps 100000 --every 1", "spectra.jsonl"),
     "control": ("spectra --control --trials 500", "control.jsonl"),
+    "train": ("train gnn --scale tiny --set steps=100000", "metrics.jsonl"),
+    "tune": ("tune gnn --scale tiny --trials 500", "trials.jsonl"),
 }
 
 

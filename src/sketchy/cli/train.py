@@ -114,7 +114,7 @@ def _summary(settings: "Settings", record: "Record", folder: Path) -> dict[str, 
     look = record.looks[-1]
     return {
         "out": str(folder),
-        "ended": record.ended or "stopped",
+        "ended": record.ended,
         "step": record.step,
         "validation_loss": look.validation_loss,
         "validation_metric": look.validation_metric,
