@@ -15,7 +15,17 @@ import tyro
 from rich.console import Console
 
 from benchmarks.common.results import RESULTS, load
-from benchmarks.quality import ablation, budget, compare, overview, rate_transfer, rounding, soak, sweeps
+from benchmarks.quality import (
+    ablation,
+    budget,
+    compare,
+    overview,
+    rate_transfer,
+    rounding,
+    soak,
+    sweeps,
+    workloads,
+)
 from benchmarks.quality.front import DOCS, Front
 from benchmarks.registry.changes import ABLATION
 from benchmarks.speed import (
@@ -107,6 +117,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "budget": partial(budget.page, RESULTS),
     "pca": lambda: pca.page(RESULTS / pca.FILE),
     "soak": lambda: soak.page(RESULTS / soak.FILE),
+    **{f"workload {name}": partial(workloads.finals_table, name) for name in workloads.WORKLOADS},
+    **{f"search {name}": partial(workloads.trials_table, name) for name in workloads.WORKLOADS},
 }
 PICTURES: dict[str, Callable[[], bytes]] = {
     "first.png": lambda: overview.picture(RESULTS),
@@ -120,6 +132,10 @@ PICTURES: dict[str, Callable[[], bytes]] = {
         f"ablation-{name}.png": partial(ablation.picture, RESULTS, name)
         for name in ABLATION
         if ablation.drawable(RESULTS, name)
+    },
+    **{
+        f"workload-{name}.png": partial(workloads.picture, name)
+        for name in filter(workloads.drawable, workloads.WORKLOADS)
     },
 }
 

@@ -32,12 +32,18 @@ def write_runs(root: Path) -> None:
     from sketchy.cli.oco import oco
     from sketchy.cli.sketch import sketch
     from sketchy.cli.spectra import spectra
+    from sketchy.cli.train import train
+    from sketchy.cli.tune import tune
 
     demo(out=root / "demo", rank=4, steps=4, seeds=1, rates=(0.01,))
     oco("digits", root / "oco", learners=("ogd", "s-adagrad"), rows=60, grid=4, processes=1)
     sketch(out=root / "sketch", ranks=(4, 8))
     spectra(steps=6, every=2, optimizer="SketchyShampoo", rank=8, out=root / "spectra")
     counterexample(rounds=(50, 100), seeds=1, out=root / "counterexample")
+    short = ("steps=3", "tuning_steps=2", "look_every=1")
+    tune("gnn", "tiny", optimizers=("adamw", "muon"), trials=2, set_=short, out=root / "search")
+    train("gnn", best=root / "search", seeds=2)
+    train("gnn", "tiny", set_=short, out=root / "run")
     memory = {"optimizer": "SketchySOAP", "setting": "rank 4", "rank": 4, "bytes": 9000, "momentum": 4000}
     memory |= {"second_moment": 4996, "other": 4, "floats_per_weight": 1.2}
     adamw = memory | {"optimizer": "AdamW", "setting": "", "rank": None}

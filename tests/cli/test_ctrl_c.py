@@ -55,6 +55,8 @@ ENDLESS = {  # commands that would take long
     "doctor": "doctor --device cpu",
     "report": "report RESULTS --out report.html",
     "bench": "bench frequent_directions",
+    "train": "train gnn --scale tiny --set steps=1000000 look_every=1000000",
+    "tune": "tune gnn --scale tiny --trials 1000",
 }
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -55,6 +55,14 @@ CASES = {
     "counterexample": Case(
         "--rounds 50 100 --seeds 1 --out OUT", "--rounds 4 --out OUT", "rounds=4", "results.jsonl"
     ),
+    "train": Case(
+        "gnn --scale tiny --set steps=2 --out OUT", "gnn --scale tiny --set stps=2", "stps=2: no such setting"
+    ),
+    "tune": Case(
+        "gnn --scale tiny --optimizers adamw muon --trials 1 --set tuning_steps=2 --json --out OUT",
+        "gnn --scale tiny --trials 0",
+        "trials=0: must be at least 1",
+    ),
     "bench": Case("--json", "nothing", "no such benchmark"),
     "report": Case("RUN --json --out OUT/x.html", "OUT", "holds no results of a run"),
 }

@@ -38,16 +38,19 @@ def test_every_kind_is_recognised_in_what_the_commands_write(runs: Path) -> None
     page = collect([runs])
     assert {section.title.partition(":")[0].partition(",")[0] for section in page.sections} == {
         "Demo",
+        "Finals",
         "Memory",
         "Observation 2",
         "Online learning",
+        "Runs",
         "Scaling of a step",
+        "Search",
         "Sketches of digits",
         "Spectra",
         "Step time",
         "Training quality",
     }
-    assert len(KINDS) == 9 and len(page.sections) == 10  # training quality twice
+    assert len(KINDS) == 12 and len(page.sections) == 13  # training quality twice
     assert {Path(file).name: why for file, why in page.not_understood.items()} == {
         "<b>data.csv": "not a .json or .jsonl file",
         "unknown.jsonl": "unknown kind of rows",

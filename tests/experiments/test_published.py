@@ -138,10 +138,9 @@ def test_cifar10_is_the_same_from_its_binary_archive_and_from_libsvms_text(
     planes = rng.integers(0, 256, (10, 3072), dtype=np.uint8)
     labels = np.arange(10, dtype=np.uint8)
     images = planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    monkeypatch.setattr(
-        published, "CIFAR_PIXELS", hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-    )
-    monkeypatch.setattr(published, "CIFAR_LABELS", hashlib.sha256(labels.data).hexdigest())
+    arrays = np.ascontiguousarray(images), labels
+    hashes = tuple(hashlib.sha256(array.data).hexdigest() for array in arrays)
+    monkeypatch.setitem(published.CIFAR, "training", hashes)
     binary, _, text = published.KNOWN["cifar10"].forms
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:

@@ -26,6 +26,7 @@ VALUES: dict[str, list[Any]] = {
     "eps": [1e-7, 0.0, 1e-3, 1.0],
     "weight_decay": [0.0, 0.01, 0.5],
     "update_every": [1, 2, 3],
+    "roots_every": [1, 2, 3],
     "start_step": [1, 2, 4],
     "graft": list(RULES),
     "graft_scale": [1.0, 0.0, 0.5, 2.0],

@@ -59,6 +59,7 @@ CASES = (
     Case("SketchyAdagrad-int8", SketchyAdagrad, {"rank": 3, "betas": (0.9, 1.0), "momentum_dtype": "int8"}),
     Case("Shampoo", Shampoo),
     Case("Shampoo-one-sided", Shampoo, {"one_sided": True, "graft": "adagrad", "exponent": 0.5}),
+    Case("Shampoo-roots", Shampoo, {"roots_every": 3, "block_size": 4}),
 )
 CLASSES = tuple(case for case in CASES if "-" not in case.name)
 

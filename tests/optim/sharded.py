@@ -34,6 +34,7 @@ SHAMPOO: list[tuple[str, dict[str, Any]]] = [
     ("SketchyShampoo", {"budget": 3.0, "budget_every": 2, "min_rank": 2}),
     ("SketchyShampoo", {"budget": 2.0, "budget_every": 2, "min_rank": 2, "stacked": True}),
     ("Shampoo", {}),
+    ("Shampoo", {"roots_every": 3}),
     ("SketchyAdagrad", {"rank": 4}),
 ]
 SOAP: list[tuple[str, dict[str, Any]]] = [

@@ -261,6 +261,48 @@ def test_skipped_refreshes_equal_a_loop_that_skips_them_and_shapes_take_turns():
             assert_close(found[turn][t], x, scale=1, tolerance=EXACT)
 
 
+@pytest.mark.parametrize("beta2", DECAYS)
+@pytest.mark.parametrize("update_every", [1, 2])
+def test_rare_roots_are_of_covariances_that_saw_every_gradient(beta2, update_every):
+    """Square weights: one gradient fixes both roots. The second shape is one step ahead."""
+    every, shapes = 3, ((5, 5), (4, 4))
+    X, G = [start(shape) for shape in shapes], [gradients(shape) for shape in shapes]
+    options = {name: value for name, value in ALG_3.items() if name != "solver"}
+    options |= {"betas": (0.0, beta2), "update_every": update_every}
+    found = train(Shampoo, X, G, roots_every=every, **options)
+    for turn, shape in enumerate(shapes):
+        x, left, right = X[turn], *(reference.DenseSketch.empty(d, d) for d in shape)
+        for t, g in enumerate(G[turn]):
+            if t == 0 or (t + turn) % update_every == 0:
+                left, right = left.update(g @ g.T, beta2), right.update(g.T @ g, beta2)
+            if t == 0 or (t + turn) % every == 0:
+                L, R = (reference.pseudo_power(s.compensated(), -1 / 4) for s in (left, right))
+            x = x - LR * L @ g @ R
+            assert_close(found[turn][t], x, scale=1, tolerance=EXACT)
+
+
+def test_a_rare_root_is_the_same_to_rounding_as_one_of_each_step_when_it_is_taken():
+    """After a step that takes roots, the records of both are those of the same covariance."""
+    X, G = start((6, 4)), gradients((6, 4))[:7]
+    states = []
+    for roots_every in (1, 3):
+        p = torch.nn.Parameter(X.clone())
+        optimizer = Shampoo([p], betas=(0.9, 0.9), roots_every=roots_every)
+        for g in G:
+            p.grad = g.clone()
+            optimizer.step()
+        states.append({known.axis: known for known in optimizer.covariances()})
+        C = sum(0.9 ** (len(G) - 1 - t) * g @ g.T for t, g in enumerate(G))
+        left = states[-1]["left"]
+        B = left.sketch.factor()[0]
+        assert_close(B @ B.T, C, scale=1, tolerance=EXACT)
+        assert left.trace.item() == pytest.approx(C.trace().item())
+        assert torch.linalg.matrix_norm(B @ B.T - C, 2) <= left.sketch.error_bound
+    for axis, known in states[0].items():
+        other = states[1][axis]
+        assert_close(known.sketch.eigenvalues, other.sketch.eigenvalues, scale=1, tolerance=EXACT)
+
+
 @pytest.mark.parametrize("graft", [None, "factored", "own"])
 def test_between_refreshes_soap_keeps_its_bases_and_sees_every_gradient(graft):
     """A square weight: one gradient then fixes both bases."""

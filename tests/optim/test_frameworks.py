@@ -149,8 +149,8 @@ def test_grad_scaler_unscales_and_its_skipped_steps_do_not_count(case: Case) -> 
 @every_case
 def test_one_optimizer_per_parameter_equals_one_for_all(case: Case) -> None:
     """Optimizer-in-backward; and weights stacked for a step equal weights alone."""
-    if case.options.get("update_every", 1) > 1:
-        case = Case(case.name, case.cls, {**case.options, "update_every": 1})  # turns go by the neighbours
+    turns = {name: 1 for name in ("update_every", "roots_every") if name in case.options}
+    case = Case(case.name, case.cls, {**case.options, **turns})  # turns go by the neighbours
     joint, single = weights(F64), weights(F64)
     advance(case.make(joint), joint, range(6))
     optimizers = {p: case.make([p]) for p in single}

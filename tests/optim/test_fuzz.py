@@ -350,8 +350,8 @@ class Training(RuleBasedStateMachine):
         """‖C - B Bᵀ‖ is at most the certified error, for C of all good gradients so far."""
         p = self.tried.params[i]
         plan, group = self.tried.plan(p), self.tried.group(p)
-        if group["update_every"] > 1:
-            self.unknown.add(i)  # the sketches do not see every gradient
+        if group["update_every"] > 1 or group.get("roots_every", 1) > 1:
+            self.unknown.add(i)  # the sketches do not know every gradient
         if plan.statistics.whitened or i in self.unknown:
             return
         for axis in plan.statistics.live:

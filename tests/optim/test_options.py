@@ -44,6 +44,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("eps", float("nan"), "eps=nan"),
     ("weight_decay", -1, "weight_decay=-1"),
     ("update_every", 0, "update_every=0"),
+    ("roots_every", 0, "roots_every=0"),
     ("start_step", 0, "start_step=0"),
     ("graft", "adam", "graft='adam'"),
     ("solver", "magic", "solver='magic'"),

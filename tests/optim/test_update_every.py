@@ -18,7 +18,7 @@ from optim.optimizers import (
     snapshot,
     weights,
 )
-from sketchy import SketchyShampoo, SketchySOAP
+from sketchy import Shampoo, SketchyAdagrad, SketchyShampoo, SketchySOAP
 
 SHAPES = ((6, 5), (5, 4), (4, 7))
 every_class = pytest.mark.parametrize("case", CLASSES, ids=str)
@@ -118,6 +118,27 @@ def test_a_skipped_gradient_or_none_does_not_use_up_a_turn(case: Case) -> None:
     assert not torch.equal(*(list(s.values())[1] for s in (sketch(optimizer, params[0]), before))), (
         "and then it is due"
     )
+
+
+def test_roots_take_turns_while_covariances_see_every_gradient() -> None:
+    params = weights(shapes=SHAPES)
+    optimizer = Shampoo(params, roots_every=3)
+    for step in range(13):
+        before = [sketch(optimizer, p) for p in params]
+        covariances = [optimizer.state.get(p, {}).get("left_covariance") for p in params]
+        covariances = [None if C is None else C.clone() for C in covariances]
+        advance(optimizer, params, [step])
+        changed = [not torch.equal(x["left_basis"], sketch(optimizer, p)["left_basis"])
+                   for x, p in zip(before, params, strict=True) if x]  # fmt: skip
+        assert sum(changed) == (0 if step == 0 else 1), "one shape a step, and all at first"
+        for C, p in zip(covariances, params, strict=True):
+            assert C is None or not torch.equal(C, optimizer.state[p]["left_covariance"])
+
+
+@pytest.mark.parametrize("cls", [SketchyShampoo, SketchySOAP, SketchyAdagrad])
+def test_sketches_have_no_rare_roots(cls: Any) -> None:
+    with pytest.raises(ValueError, match=r"roots_every=10: \w+ has no such option \(.*update_every"):
+        cls(weights(), roots_every=10)
 
 
 @pytest.mark.parametrize("rank", [2, 64])

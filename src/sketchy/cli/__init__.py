@@ -20,7 +20,10 @@ from typing import Annotated, get_type_hints
 from sketchy.cli.mistakes import last_words
 from sketchy.cli.patience import STOPPED, patience
 
-COMMANDS = ("demo", "memory", "sketch", "spectra", "oco", "counterexample", "doctor", "bench", "report")
+COMMANDS = (
+    *("demo", "memory", "sketch", "spectra", "oco", "counterexample"),
+    *("train", "tune", "doctor", "bench", "report"),
+)
 
 HELP = """\
 usage: sketchy COMMAND [options]

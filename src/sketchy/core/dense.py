@@ -10,7 +10,7 @@ from torch import Tensor
 from sketchy.core.cholesky_qr import NOISE, swept
 from sketchy.core.extremes import divide, extreme_scale, frobenius
 from sketchy.core.sketch import Sketch
-from sketchy.core.spread import Spread, part, size, solved, total, whole
+from sketchy.core.spread import Spread, Spreads, part, size, solved, total, whole
 from sketchy.core.tasks import Task, run
 from sketchy.core.tuned.sizes import COLUMNS_IN_DOUBLE
 
@@ -58,22 +58,56 @@ def update_task(
         C.add_(some @ some.mT)
     C = C if columns is None else past.add_((yield from total(C, columns)))
     problem, given = (_rotated, (U, C)) if sweeps else (_spectrum, (C,))
-    whole_here = own is columns is None and not sweeps
-    theta, Z, rest = problem(*given) if whole_here else (yield from solved((own, columns), problem, *given))
+    if own is columns is None and not sweeps:
+        theta, Z, rest = _spectrum(C)
+    else:
+        theta, Z, rest = yield from solved((own, columns), problem, *given)
+    if scale is not None:
+        theta, rest = theta * scale.square().unsqueeze(-1), rest * scale.square()
+    error = beta2 * sketch.error_bound + rest
+    return _record(sketch, theta, Z, size(A.shape[-1], columns), error)
+
+
+def add_task(C: Tensor, A: Tensor, beta2: float, spreads: Spreads) -> Task[Tensor]:
+    """β₂ C + A Aᵀ as a matrix (..., d, d) in float64, to be decomposed later. O(d² k).
+
+    ``spreads``: of the rows and columns of A. Of spread rows, C has those that lie here.
+    """
+    rows, columns = spreads
+    others = yield from whole(A, rows)
+    added = torch.zeros_like(C)
+    for some, all_ in zip(A.split(COLUMNS_IN_DOUBLE, -1), others.split(COLUMNS_IN_DOUBLE, -1), strict=True):
+        added.add_(some.double() @ all_.double().mT)
+    return (yield from total(added, columns)).add_(C, alpha=beta2)
+
+
+def decompose_task(sketch: Sketch, C: Tensor, *, terms: int, columns: Spread | None) -> Task[Sketch]:
+    """The record of the covariance C, in the place of ``sketch``. O(d³).
+
+    ``terms``: columns that C got since it was decomposed. ``columns``: the spread of these columns.
+    """
+    own = sketch.spread
+    C = yield from whole(C, own)
+    C = C.clone()  # it is overwritten
+    here = own is columns is None
+    theta, Z, rest = _spectrum(C) if here else (yield from solved((own, columns), _spectrum, C))
+    return _record(sketch, theta, Z, terms, rest)
+
+
+def _record(sketch: Sketch, theta: Tensor, Z: Tensor, terms: int, error: Tensor) -> Sketch:
+    """U diag(θ) Uᵀ in the place of a sketch. ``terms``: columns that were added; ``error``: from before."""
     eps, eps64 = (torch.finfo(dtype).eps for dtype in (sketch.basis.dtype, theta.dtype))
-    d, k = sketch.dim, size(A.shape[-1], columns)
+    d = sketch.dim
     # at or below this share of the largest, an eigenvalue is a rounding error (of the basis, or from here)
     empty = max((NOISE * eps) ** 2, NOISE * d**0.5 * eps64)
     theta = theta * (theta > empty * theta[..., :1])
-    if scale is not None:
-        theta, rest = theta * scale.square().unsqueeze(-1), rest * scale.square()
-    rounding = _ROUNDING * eps + 2 * (d + k) ** 0.5 * eps64
+    rounding = _ROUNDING * eps + 2 * (d + terms) ** 0.5 * eps64
     return Sketch(
-        basis=part(Z.to(sketch.basis.dtype), own),
+        basis=part(Z.to(sketch.basis.dtype), sketch.spread),
         eigenvalues=theta,
         escaped_mass=torch.zeros_like(sketch.escaped_mass),
-        error_bound=beta2 * sketch.error_bound + rounding * theta[..., 0] + rest,
-        spread=own,
+        error_bound=error + rounding * theta[..., 0],
+        spread=sketch.spread,
     )
 
 

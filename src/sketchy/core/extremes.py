@@ -93,7 +93,9 @@ def _norms_in_double(A: Tensor, dim: int) -> Tensor:
     The sum of squares of float64 numbers is scaled, because it may overflow.
     """
     if A.dtype != torch.float64:
-        return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64)
+        others = [*A.shape]
+        del others[dim]  # in a trace, torch 2.10 keeps an axis of length 1
+        return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64).reshape(others)
     if A.numel() == 0:
         return A.new_zeros(A.sum(dim).shape)
     unit = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True).clamp(

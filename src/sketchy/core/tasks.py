@@ -15,11 +15,12 @@ one collective for all stacks.
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 T = TypeVar("T")
 
@@ -250,8 +251,18 @@ def _one_for_each(values: Sequence[float], sizes: Sequence[int], x: Tensor) -> f
 
 
 def kept(function: Any, x: Tensor) -> Callable[..., Any]:
-    """A function with a cache for accelerators; without it on the CPU, and if x is part of a trace."""
+    """A function of numbers and a device, with a cache for accelerators; on the CPU, without it.
+
+    While operations are recorded for a compiler, its result becomes a constant of the graph.
+    """
+    if _FUSED:
+        return partial(_unrecorded, function)
     return function if type(x) is Tensor and not readable(x) else function.__wrapped__
+
+
+def _unrecorded(function: Callable[..., Any], *arguments: Any) -> Any:
+    with _disable_current_modes():
+        return function(*arguments)
 
 
 @lru_cache(256)

@@ -63,6 +63,27 @@ def training(curves: Mapping[str, Curve], *, title: str, y: str) -> bytes:
     return _png(figure)
 
 
+def bands(panels: Mapping[str, Mapping[str, tuple[Curve, Sequence[float]]]], *, title: str, x: str) -> bytes:
+    """Panels side by side, of curves with the half widths of their bands. A name has one colour."""
+    figure = Figure(figsize=(10, 4.2), dpi=150, layout="constrained")
+    figure.suptitle(textwrap.fill(title, 120), fontsize=10, ha="left", x=0.01)
+    styles: Mapping[str, Curve] = {name: ((), ()) for curves in panels.values() for name in curves}
+    for axes, (y, curves) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        for name, ((xs, ys), halves) in curves.items():
+            style = _style(name, styles)
+            low, high = ([v + sign * h for v, h in zip(ys, halves, strict=True)] for sign in (-1, 1))
+            axes.plot(xs, ys, label=name, **style)
+            axes.fill_between(xs, low, high, color=style["color"], alpha=0.2, linewidth=0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=8)
+    return _png(figure)
+
+
 def bars(values: Mapping[str, float], *, title: str, x: str, notes: Sequence[str], strong: Set[str]) -> bytes:
     """Bars on a log axis, the largest on top, each with a note at its end; ``strong`` ones are coloured."""
     figure, axes = _figure(title, line=48)  # names take the left part of the picture

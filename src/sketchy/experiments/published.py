@@ -200,8 +200,8 @@ def _mnist49(images: IO[bytes], labels: IO[bytes]) -> Read:
     return X[pair], (y[pair] == 9).astype(np.float64)
 
 
-def _cifar_mosaics(labels: IO[bytes], *mosaics: IO[bytes]) -> Read:
-    """Lossless pictures of 200 x 25 images each."""
+def cifar_mosaics(labels: IO[bytes], *mosaics: IO[bytes], part: str = "training") -> Read:
+    """Lossless pictures of 200 x 25 images each. ``part``: training or test."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -212,14 +212,16 @@ def _cifar_mosaics(labels: IO[bytes], *mosaics: IO[bytes]) -> Read:
         return grid.transpose(0, 2, 4, 1, 3).reshape(-1, 3 * 32 * 32)
 
     with np.load(labels) as arrays:
-        return _cifar(np.concatenate([planes(mosaic) for mosaic in mosaics]), arrays["train"])
+        classes = arrays["train" if part == "training" else part]
+        return _cifar(np.concatenate([planes(mosaic) for mosaic in mosaics]), classes, part)
 
 
-def _cifar_binary(archive: IO[bytes]) -> Read:
+def cifar_binary(archive: IO[bytes], part: str = "training") -> Read:
+    names = [f"data_batch_{i}" for i in range(1, 6)] if part == "training" else ["test_batch"]
     with tarfile.open(fileobj=archive) as batches:
-        parts = [batches.extractfile(f"cifar-10-batches-bin/data_batch_{i}.bin") for i in range(1, 6)]
-        rows = np.frombuffer(b"".join(part.read() for part in parts if part), np.uint8).reshape(-1, 1 + 3072)
-    return _cifar(rows[:, 1:], rows[:, 0])
+        files = [batches.extractfile(f"cifar-10-batches-bin/{name}.bin") for name in names]
+        rows = np.frombuffer(b"".join(file.read() for file in files if file), np.uint8).reshape(-1, 1 + 3072)
+    return _cifar(rows[:, 1:], rows[:, 0], part)
 
 
 def _cifar_svmlight(content: IO[bytes]) -> Read:
@@ -227,21 +229,26 @@ def _cifar_svmlight(content: IO[bytes]) -> Read:
     return _cifar(X.astype(np.uint8).toarray(), y)
 
 
-def _cifar(planes: np.ndarray, labels: np.ndarray) -> Read:
+def _cifar(planes: np.ndarray, labels: np.ndarray, part: str = "training") -> Read:
     """The red, green and blue planes of each image by rows, values 0..255, as LIBSVM has them."""
     images = np.ascontiguousarray(planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     classes = np.ascontiguousarray(labels.astype(np.uint8))
-    for what, values, expected in (("images", images, CIFAR_PIXELS), ("labels", classes, CIFAR_LABELS)):
+    for what, values, expected in zip(("images", "labels"), (images, classes), CIFAR[part], strict=True):
         if (found := hashlib.sha256(values.data).hexdigest()) != expected:
-            raise ValueError(f"not the training {what} of CIFAR-10: sha256 {found}, expected {expected}")
+            raise ValueError(f"not the {part} {what} of CIFAR-10: sha256 {found}, expected {expected}")
     return planes, labels
 
 
-CIFAR_PIXELS = (
-    "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a"  # sha256 of (50000, 32, 32, 3)
-)
-
-CIFAR_LABELS = "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253"  # as bytes, (50000,)
+CIFAR = {  # sha256 of images (rows, 32, 32, 3) and of labels as bytes
+    "training": (
+        "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
+        "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
+    ),
+    "test": (
+        "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
+        "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
+    ),
+}
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
@@ -253,7 +260,7 @@ _A9A = File(
     "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
     f"{_LIBSVM}/binary/a9a",
 )
-_CIFAR_BINARY = File(
+CIFAR_BINARY = File(
     "cifar10/cifar-10-binary.tar.gz",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     f"{_CIFAR}/cifar-10-binary.tar.gz",
@@ -286,8 +293,8 @@ KNOWN: dict[str, Known] = {
     "cifar10": Known(
         f"{_CIFAR}/cifar.html",
         (
-            Form((_CIFAR_BINARY,), _cifar_binary),
-            Form(_CIFAR_MOSAICS, _cifar_mosaics),
+            Form((CIFAR_BINARY,), cifar_binary),
+            Form(_CIFAR_MOSAICS, cifar_mosaics),
             Form((File("libsvm/cifar10"),), _cifar_svmlight),
         ),
         (f"LIBSVM's cifar10.bz2 ({_LIBSVM}/multiclass.html#cifar10) in libsvm/ does as well",),

@@ -10,7 +10,14 @@ from sketchy.files import parse, read_rows, told
 
 # Files that commands write in addition to their rows: pictures, checkpoints and the like. They are skipped.
 COMPANIONS = {".png", ".md", ".pt", ".html"}
-COMPANION_NAMES = ("options.json", "runs.jsonl", "control.jsonl", "events.out.tfevents")
+COMPANION_NAMES = (
+    "options.json",
+    "record.json",
+    "gaussian.jsonl",
+    "runs.jsonl",
+    "control.jsonl",
+    "events.out.tfevents",
+)
 
 
 def collect(runs: Iterable[Path]) -> Page:

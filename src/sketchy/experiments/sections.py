@@ -5,12 +5,17 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sketchy.experiments import names
+from sketchy.experiments import names, resume
 from sketchy.experiments.page import Plot, Table, band, bars, lines, points
 from sketchy.experiments.resume import OPTIONS
 from sketchy.experiments.summary import ResultRow, exponent, quartiles
+from sketchy.experiments.workloads import report as workloads
+from sketchy.files import told
+
+if TYPE_CHECKING:
+    from sketchy.analysis.spectra import Spectrum
 
 
 @dataclass(frozen=True)
@@ -139,32 +144,64 @@ def _sketch(path: Path, rows: list[ResultRow]) -> Blocks:
 
 def _spectra(path: Path, rows: list[ResultRow]) -> Blocks:
     from sketchy.analysis.spectra import Spectrum
-    from sketchy.experiments import spectra
 
     records = [Spectrum(**{f.name: row[f.name] for f in fields(Spectrum)}) for row in rows]
+    longest = max(record.dim for record in records)
+    wide = [record for record in records if record.dim == longest]
+    kinds = {"": records}
+    if len(wide) < len(records):
+        first = wide[0]
+        alone = [r for r in wide if (r.parameter, r.axis) == (first.parameter, first.axis)]
+        kinds |= {f"of side {longest}": wide, f"of side {longest}, {first.parameter}": alone}
     shown: list[Table | Plot | Unread] = []
     last: list[list[str]] = []
-    for value, name in (("share", "top-k mass"), ("intrinsic_dimension", "intrinsic dimension")):
-        bands = spectra.bands(records, value)  # type: ignore[arg-type]
-        traces, curves = [], {}
-        for axis_name in dict.fromkeys(b.axis for b in bands):
-            own = [b for b in bands if b.axis == axis_name]
-            steps, letter = [b.step for b in own], spectra.LETTERS.get(axis_name, axis_name)
-            low, high = [b.first_quartile for b in own], [b.third_quartile for b in own]
-            traces.append(band(f"{letter}: quartiles", steps, low, high))
-            curves[f"{letter}: median"] = (steps, [b.median for b in own])
-            end = own[-1]
-            quartiles = f"{_number(end.first_quartile)} to {_number(end.third_quartile)}"
-            last.append(
-                [f"{name} of {letter}", f"{end.step:,}", _number(end.median), quartiles, str(end.covariances)]
-            )
-        title = spectra.describe(records, value)  # type: ignore[arg-type]
-        drawn = lines(curves, title=title, x="step", y=name, log_y=False, owner=_before_colon)
-        y = drawn.y | {"rangemode": "tozero"}
-        owners = [*drawn.owners, *drawn.owners]  # bands and lines come in the same order
-        shown.append(replace(drawn, traces=[*traces, *drawn.traces], y=y, owners=owners))
-    header = ("at the last recording", "step", "median", "quartiles", "covariances")
-    return f"Spectra: {path.parent.name}", [Table(header, last), *shown]
+    for kind, some in kinds.items():
+        for value, name in (("share", "top-k mass"), ("intrinsic_dimension", "intrinsic dimension")):
+            plot, ends = _spectral(some, value, name, kind)
+            shown.append(plot)
+            last += ends
+    header = ("at the last recording", "step", "median", "quartiles", "mean", "covariances")
+    return f"Spectra: {path.parent.name}", [Table(header, last), *_control(path), *shown]
+
+
+def _spectral(records: "list[Spectrum]", value: str, name: str, kind: str) -> tuple[Plot, list[list[str]]]:
+    """Median and quartiles over training, a colour for each axis; and the last ones as cells."""
+    from sketchy.experiments import spectra
+
+    bands = spectra.bands(records, value)  # type: ignore[arg-type]
+    traces, curves, last = [], {}, []
+    for axis_name in dict.fromkeys(b.axis for b in bands):
+        own = [b for b in bands if b.axis == axis_name]
+        steps, letter = [b.step for b in own], spectra.LETTERS.get(axis_name, axis_name)
+        low, high = [b.first_quartile for b in own], [b.third_quartile for b in own]
+        traces.append(band(f"{letter}: quartiles", steps, low, high))
+        curves[f"{letter}: median"] = (steps, [b.median for b in own])
+        end = own[-1]
+        quartiles = f"{_number(end.first_quartile)} to {_number(end.third_quartile)}"
+        what = " ".join(filter(None, (f"{name} of {letter}", kind)))
+        cells = [what, f"{end.step:,}", _number(end.median), quartiles, _number(end.mean)]
+        last.append([*cells, str(end.covariances)])
+    title = ", ".join(filter(None, (kind, spectra.describe(records, value))))  # type: ignore[arg-type]
+    drawn = lines(curves, title=title, x="step", y=name, log_y=False, owner=_before_colon)
+    y = drawn.y | {"rangemode": "tozero"}
+    owners = [*drawn.owners, *drawn.owners]  # bands and lines come in the same order
+    return replace(drawn, traces=[*traces, *drawn.traces], y=y, owners=owners), last
+
+
+def _control(path: Path) -> list[Table | Plot | Unread]:
+    """What Gaussian gradients give after as many steps, if the run has written it."""
+    beside = path.with_name("gaussian.jsonl")
+    try:
+        found = resume.rows(beside, "columns", "dim", "draws", "dimension")
+        cells = [
+            [str(r["columns"]), f"{r['dim']:,}", f"{r['draws']:,}", _number(r["dimension"])] for r in found
+        ]
+    except Exception as error:  # a file may hold anything
+        return [Unread(beside, told(error))]
+    caption = "The control: intrinsic dimension if gradients were Gaussian matrices of so many columns."
+    return (
+        [Table(("Gaussian columns", "side", "steps", "intrinsic dimension"), cells, caption)] if cells else []
+    )
 
 
 def _memory(path: Path, rows: list[ResultRow]) -> Blocks:
@@ -286,6 +323,16 @@ def _scaling(path: Path, rows: list[ResultRow]) -> Blocks:
     return "Scaling of a step", [table, *plots]
 
 
+def _workload(build: Callable[[list[ResultRow]], tuple[str, list[Table | Plot]]]) -> Callable[..., Blocks]:
+    """A section of one of the paper's workloads."""
+
+    def blocks(path: Path, rows: list[ResultRow]) -> Blocks:
+        title, shown = build(rows)
+        return title, list(shown)
+
+    return blocks
+
+
 def _machine(row: ResultRow) -> str:
     return f"{row['processor']}, torch {row['torch']}, commit {row['commit']}"
 
@@ -327,4 +374,7 @@ KINDS = (
     _kind("optimizer rank rate loss record", _quality),
     _kind("problem optimizer rank settings samples state_bytes error processor", _step_time),
     _kind("variable size optimizer samples error processor", _scaling),
+    _kind("workload scale optimizer trial point ended", _workload(workloads.trials)),
+    _kind("workload scale data optimizer seed record", _workload(workloads.finals)),
+    _kind("workload preset optimizer seed step validation_loss", _workload(workloads.single)),
 )

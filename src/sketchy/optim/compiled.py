@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as trees
 
 from sketchy.core.tasks import fused, gather, run
@@ -18,6 +19,11 @@ from sketchy.optim.stack import Settings, Stack
 from sketchy.optim.step import step
 
 MOST = 32  # graphs of one optimizer: if there are more, some option changes all the time
+_COSTLY = {"pow", "sqrt", "rsqrt", "div", "reciprocal", "exp2", "log2"}
+_LARGE, _MUCH = (
+    2**13,
+    8,
+)  # a tensor is large from so many numbers on, if it has so many times more than another
 _VALUES = ("lr", "weight_decay")  # options that are tensors in a graph
 
 
@@ -58,9 +64,53 @@ class Compiled:
             run(gather(step(_again(stack, *some)) for stack, some in zip(wave, given, strict=True)))
 
         with fused():
-            graph = make_fx(stepped, tracing_mode="fake")(*tensors)
+            graph = make_fx(stepped, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
+        small_first_(graph)
         compiled: Callable[..., None] = torch.compile(graph, **{"dynamic": False, **self.settings})
         return compiled
+
+
+def small_first_(module: GraphModule) -> None:
+    """Change a graph: costly small tensors are stored before large ones are computed from them.
+
+    The compiler would compute a small one again for each entry of a large one, for instance a float64 power
+    for each entry of a weight. It stores what `torch.as_strided` reads, so this is put between the two.
+    """
+    costly = set[Node]()
+    for node in module.graph.nodes:
+        view, x = _is_view(node), node.meta.get("val")
+        if not (view or _is_pointwise(node)) or not isinstance(x, Tensor):
+            continue
+        for given in node.all_input_nodes:
+            reader, small = node, given
+            while _is_view(small):
+                reader, small = small, small.all_input_nodes[0]
+            large = not view and x.numel() >= max(_LARGE, _MUCH * small.meta["val"].numel())
+            if large and small in costly:
+                y = small.meta["val"]
+                with module.graph.inserting_after(small):
+                    stored = module.graph.call_function(torch.as_strided, (small, y.shape, y.stride()))
+                reader.replace_input_with(small, stored)
+            elif given in costly:
+                costly.add(node)
+        if _name(node) in _COSTLY:
+            costly.add(node)
+    module.recompile()
+
+
+def _name(node: Node) -> str:
+    """The name of an operation of torch, without that of a variant or of the library."""
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else schema.name.removeprefix("aten::").removesuffix("_")
+
+
+def _is_pointwise(node: Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) == "_to_copy"
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info and not r.alias_info.is_write for r in schema.returns)
 
 
 def settings_of(compile: bool | Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -98,12 +148,13 @@ def _again(
     numbers: Mapping[str, Tensor],
 ) -> Stack:
     """The same stack with other tensors."""
-    return Stack(params, states, stack.plan, {**stack.group, **numbers}, stack.due, lambda: grads)
+    group = {**stack.group, **numbers}
+    return Stack(params, states, stack.plan, group, stack.due, lambda: grads, roots=stack.roots)
 
 
 def _fixed(stack: Stack) -> Any:
     """What a graph depends on, besides the shapes of its tensors."""
-    return id(stack.plan), len(stack.params), stack.due, *_options(stack.group)
+    return id(stack.plan), len(stack.params), stack.due, stack.roots, *_options(stack.group)
 
 
 def _options(group: Settings) -> list[Any]:

@@ -99,7 +99,8 @@ class Engine(Optimizer):
             if name in table.OfTorch.__annotations__:
                 continue
             if name in self.without:
-                raise ValueError(f"{name}={options[name]!r}{where}: {kind} has no such option")
+                why = table.NOT_HERE.get(name, "")
+                raise ValueError(f"{name}={options[name]!r}{where}: {kind} has no such option{why}")
             if not where:
                 guess = table.meant(name, known) or f"; it has {', '.join(known)}"
                 raise TypeError(f"{kind} has no option {name!r}{guess}")

@@ -28,6 +28,7 @@ _LARGEST = {
         Meaning.MOMENTUM: gradients,
         Meaning.SCALE: gradients,
         Meaning.SPECTRUM: masses,
+        Meaning.COVARIANCE: masses,
         Meaning.MOMENT: 1e300,  # some are of directions, whose unit depends on ``exponent``
     }
     for dtype, gradients, masses in ((torch.float32, 1e34, 1e100), (torch.float64, 1e146, 1e300))

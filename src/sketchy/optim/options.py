@@ -140,6 +140,16 @@ class Options(OfTorch, total=False):
             "update the sketches at every k-th step only; beta2 decays them once per update",
         ),
     ]
+    roots_every: Annotated[
+        int,
+        Option(
+            1,
+            checks.count(1),
+            "Shampoo only: covariances see every gradient, and their inverse roots are taken at every k-th"
+            " step; if k > 1, they are kept as matrices of float64, too",
+            shapes_plan=True,
+        ),
+    ]
     start_step: Annotated[
         int,
         Option(
@@ -320,6 +330,9 @@ BUDGET = frozenset({"budget", "budget_every", "min_rank", "max_rank"})
 TENSORS = tuple(name for name, option in OPTIONS.items() if option.check is checks.rate)  # may be tensors
 # Every value of the others (`OfTorch`) is accepted, and changes nothing: they say how a step of AdamW is
 # launched. Here weights of equal shape step together anyway, and ``compile`` makes one graph of a step.
+NOT_HERE = {  # what to say beside the name of an option that an optimizer does not have
+    "roots_every": " (a sketch is decomposed whenever it is updated; update_every makes this rarer)",
+}
 REFUSED = {
     "amsgrad": "there is no maximum of second moments",
     "differentiable": "derivatives of a step are unsupported",

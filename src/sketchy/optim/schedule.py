@@ -51,19 +51,21 @@ def stacks_(
         assert p.grad is not None
         plans[id(plan)] = plan
         due = not plan.axes or _is_due(state[p], groups[g]["update_every"], offset)
+        rarer = groups[g].get("roots_every", 1)
+        roots = _is_due(state[p], rarer, offset) if plan.axes and rarer > 1 else due
         key = None if shards is None else shards.key
         if shards is not None and key not in places:
             places[key] = shards.place
-        found[g, id(plan), p.device, p.dtype, p.grad.dtype, key, due].append(
+        found[g, id(plan), p.device, p.dtype, p.grad.dtype, key, due, roots].append(
             (p if shards is None else shards.p, state[p])
         )
     result = []
-    for (g, number, device, *_, key, due), pairs in found.items():
+    for (g, number, device, *_, key, due, roots), pairs in found.items():
         plan, group, place = plans[number], groups[g], places[key]
         most = stack_limit(plan, device, group)
         for i in range(0, len(pairs), most):
             params, states = zip(*pairs[i : i + most], strict=True)
-            result.append(_stack(params, states, plan, on_path(group, plan.path), due, place))
+            result.append(_stack(params, states, plan, on_path(group, plan.path), due, roots, place))
     return result
 
 
@@ -73,10 +75,11 @@ def _stack(
     plan: Plan,
     group: Settings,
     due: bool,
+    roots: bool,
     place: Place | None,
 ) -> Stack:
     if place is None:
-        return Stack(params, states, plan, group, due)
+        return Stack(params, states, plan, group, due, roots=roots)
     here = [local(p) for p in params]
     return Stack(
         here,
@@ -86,11 +89,12 @@ def _stack(
         due,
         lambda: [place.gradient(p) for p in params],
         place,
+        roots,
     )
 
 
 def _is_due(state: State, every: int, offset: int) -> bool:
-    """Whether this gradient updates the sketches: the first one does, and then every k-th."""
+    """Whether this gradient updates the sketches (or roots): the first one does, and then every k-th."""
     if every == 1:
         return True
     seen = int(state["turn"])

@@ -17,7 +17,17 @@ class SketchyAdagrad(Engine):
 
     design: ClassVar[Design] = Design(InverseRoots, flat=True)
     without: ClassVar[frozenset[str]] = frozenset(
-        {"merge_dims", "one_sided", "precondition_1d", "row_norm", "stacked", "whiten", "polar", *BUDGET}
+        {
+            "merge_dims",
+            "one_sided",
+            "precondition_1d",
+            "roots_every",
+            "row_norm",
+            "stacked",
+            "whiten",
+            "polar",
+            *BUDGET,
+        }
     )
     changed: ClassVar[dict[str, Any]] = {
         "rank": 64,

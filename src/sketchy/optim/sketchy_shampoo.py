@@ -42,4 +42,5 @@ class SketchyShampoo(Engine):
     """
 
     design: ClassVar[Design] = Design(InverseRoots)
+    without: ClassVar[frozenset[str]] = frozenset({"roots_every"})
     changed: ClassVar[dict[str, Any]] = {"betas": (0.9, 0.95), "exponent": 0.5}

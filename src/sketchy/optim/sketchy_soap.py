@@ -41,4 +41,6 @@ class SketchySOAP(Engine):
         "whiten": True,
         "row_norm": 0.95,
     }
-    without: ClassVar[frozenset[str]] = frozenset({"exponent", "merge_dims", "precondition_1d"})
+    without: ClassVar[frozenset[str]] = frozenset(
+        {"exponent", "merge_dims", "precondition_1d", "roots_every"}
+    )

@@ -29,6 +29,7 @@ class Meaning(Enum):
     COUNTER = "counter"
     MOMENTUM = "momentum"  # an average of gradients
     BASIS = "basis"  # orthonormal columns
+    COVARIANCE = "covariance"  # symmetric, positive semi-definite
     SPECTRUM = "spectrum"  # eigenvalues, escaped masses, certified errors
     MOMENT = "moment"  # averages of squares, or their roots
     CODES = "codes"  # integers that stand for numbers
@@ -36,7 +37,7 @@ class Meaning(Enum):
 
     @property
     def signed(self) -> bool:
-        return self in (Meaning.MOMENTUM, Meaning.BASIS, Meaning.CODES)
+        return self in (Meaning.MOMENTUM, Meaning.BASIS, Meaning.COVARIANCE, Meaning.CODES)
 
 
 @dataclass(frozen=True)

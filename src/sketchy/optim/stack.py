@@ -64,9 +64,11 @@ class Stack:
         due: bool,
         grads: Callable[[], Sequence[Tensor]] | None = None,
         place: "Place | None" = None,
+        roots: bool | None = None,
     ) -> None:
         self.params, self.states, self.plan, self.group, self.grads = params, states, plan, group, grads
         self.due = due  # whether this gradient updates the sketches (update_every)
+        self.roots = due if roots is None else roots  # whether their bases change: rarer with roots_every
         self.place = place
         self.fetched: dict[str, Callable[[], Tensor]] = {}  # bases that are on their way (`schedule.fetch`)
         self.layout = plan.layout if place is None else place.layout

@@ -148,7 +148,8 @@ class Rows(Rule):
         return ahead * (yield from moments.length_by_rows(x, a, stack.spreads))
 
     def gradient_energy(self, state: State, options: Mapping[str, Any]) -> Tensor | None:
-        if options["update_every"] > 1:  # these moments contain gradients that the sketches don't
+        # these moments contain gradients that the sketches don't
+        if options["update_every"] > 1 or options.get("roots_every", 1) > 1:
             return None
         return state["row_moment"].sum(-1) / weights(options["betas"][1])[1]
 

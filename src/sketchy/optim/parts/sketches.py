@@ -15,7 +15,7 @@ from sketchy.core.certificate import exchange_error
 from sketchy.core.extremes import row_energy
 from sketchy.core.resize import resized_task
 from sketchy.core.sketch import Sketch
-from sketchy.core.spread import norm, total, whole
+from sketchy.core.spread import norm, size, total, whole
 from sketchy.core.tasks import Task, gather
 from sketchy.core.tuned.products import by_rows, product
 from sketchy.core.whitening import Whitened, Whitening, whitening_task
@@ -45,6 +45,11 @@ class Axis:
         """The names of its slots, in the order of the fields of `Sketch`."""
         return tuple(f"{self.name}_{field}" for field in _FIELDS)
 
+    @property
+    def covariance(self) -> str:
+        """The name of the slot of C, if roots are rarer than updates."""
+        return f"{self.name}_covariance"
+
     def stored(self, state: State) -> Sketch:
         """The sketches (blocks, ...) in a state, in the stored dtype."""
         return Sketch(*(state[name] for name in self.names))
@@ -56,6 +61,7 @@ class Sketches:
     blocks: int
     codec: Orthonormal  # of the bases
     whitened: bool = False  # whether each of the two axes is whitened by the other
+    summed: bool = False  # whether covariances are kept as matrices, and decomposed rarely (roots_every)
 
     @classmethod
     def of(cls, weight: WeightSpec) -> "Sketches":
@@ -69,7 +75,7 @@ class Sketches:
         )
         whitened = bool(options.get("whiten")) and len(axes) == 2 and None not in axes
         codec = Orthonormal(weight.dtype("sketch_dtype"), weight.work)
-        return cls(axes, weight.layout.count, codec, whitened)
+        return cls(axes, weight.layout.count, codec, whitened, options.get("roots_every", 1) > 1)
 
     @classmethod
     def none(cls, weight: WeightSpec) -> "Sketches":
@@ -93,6 +99,11 @@ class Sketches:
             for name, meaning, (shape, follows) in zip(axis.names, meanings, shapes, strict=True):
                 codec = self.codec if meaning is Meaning.BASIS else FLOAT64
                 slots[name] = Slot(meaning, shape, follows, codec, blocks=self.blocks)
+            if self.summed:
+                square, follows = (axis.dim, axis.dim), (axis.index, None)
+                slots[axis.covariance] = Slot(
+                    Meaning.COVARIANCE, square, follows, FLOAT64, blocks=self.blocks
+                )
         return slots
 
     def new_bases(self, device: torch.device, kept: Container[str] = ()) -> Iterator[tuple[str, Tensor]]:
@@ -125,7 +136,7 @@ class Sketches:
         """Add a gradient to the sketches (Alg. 3, line 5) if they are due. Return the new sketches."""
         if not self.axes:
             return old
-        if not stack.due:
+        if not (stack.due or stack.roots):
             return old
         new, solver = list(old), stack.group.get("solver", "subspace")
         streams = yield from self._streams(stack, G, [sketch for sketch in old if sketch is not None])
@@ -134,15 +145,29 @@ class Sketches:
             sketch, settings = old[axis.index], {"beta2": decay(stack.group), **stream}
             settings["columns"] = stack.spreads[1 - axis.index] if len(self.axes) == 2 else None
             assert sketch is not None
-            if axis.exact:
+            if self.summed:
+                tasks.append(self._summed(stack, axis, sketch, settings))
+            elif axis.exact:
                 tasks.append(dense.update_task(sketch, sweeps=solver == "sweeps", **settings))
             else:
                 tasks.append(core.update_task(sketch, solver=solver, **settings))
         found = yield from gather(tasks)
         for axis, sketch in zip(self.live, found, strict=True):
             new[axis.index] = sketch
-            yield from self._write(stack, axis, sketch)
+            if stack.roots:
+                yield from self._write(stack, axis, sketch)
         return new
+
+    def _summed(self, stack: Stack, axis: Axis, sketch: Sketch, settings: Mapping[str, Any]) -> Task[Sketch]:
+        """Add a gradient to the covariance if it is due; decompose it if roots are due."""
+        C, columns = stack.read((axis.covariance,))[0], settings["columns"]
+        if stack.due:
+            C = yield from dense.add_task(C, settings["A"], settings["beta2"], (sketch.spread, columns))
+            stack[axis.covariance] = C
+        if not stack.roots:
+            return sketch
+        terms = stack.group["roots_every"] * size(settings["A"].shape[-1], columns)
+        return (yield from dense.decompose_task(sketch, C, terms=terms, columns=columns))
 
     def _streams(self, stack: Stack, G: Gradient, sketches: Sequence[Sketch]) -> Task[list[dict[str, Any]]]:
         """What each axis adds to its covariance: arguments of ``update_task``."""
@@ -173,7 +198,7 @@ class Sketches:
 
     def as_stored(self, stack: Stack, sketch: Sketch) -> Task[Tensor]:
         """A new basis as the next step will read it: rounded if it was updated now."""
-        if self.codec.plain or not stack.due:
+        if self.codec.plain or not stack.roots:
             return sketch.basis
         return (yield from self.codec.decoded(self.codec.encode(sketch.basis), sketch.spread))
 

@@ -1,0 +1,1 @@
+"""The paper's three workloads: networks, data, training, search and finals."""

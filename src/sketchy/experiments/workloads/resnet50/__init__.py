@@ -1,0 +1,3 @@
+"""ResNet-50 on pictures."""
+
+from sketchy.experiments.workloads.resnet50.workload import ResNet50 as ResNet50
