@@ -202,9 +202,13 @@ def _difference(runs: dict[int, Record], base: dict[int, Record], digits: int) -
 
 
 def _time(own: dict[str, dict[int, Record]]) -> str:
-    """The time in the steps of the budget, as a multiple of that with equal ranks."""
+    """The CPU time in the steps of the budget, as a multiple of that with equal ranks.
+
+    Only the whole run has CPU time. Steps have the share in it that they have in the run's wall time.
+    """
     budget, equal = (
-        statistics.median(r.optimizer_seconds for r in own[name].values()) for name in (BUDGET, EQUAL)
+        statistics.median(r.cpu_seconds * r.optimizer_seconds / r.seconds for r in own[name].values())
+        for name in (BUDGET, EQUAL)
     )
     return f"{budget / equal:.2f}x"
 

@@ -277,7 +277,8 @@ def test_every_step_is_of_the_same_state_without_a_budget() -> None:
 
 
 MISTAKES = (
-    ({"budget": "100B"}, r"budget='100B': is 100 bytes, and even with the smallest ranks"),
+    ({"budget": "100B"}, r"is 100 bytes, and with even the smallest ranks .* would have 1,752\. Mom"),
+    ({"budget": 0.1, "rank": 6}, "with the given rank the sketches would have"),
     ({"budget": "1 banana"}, "must be a number with a unit"),
     ({"budget": "1MB", "merge_dims": 1}, "has 3 axes with a sketch"),
     ({"budget": -0.1}, "budget=-0.1: must be above 0"),

@@ -72,7 +72,7 @@ def rank_plan(
     least = others + sum(min(menu.choices.costs) for menu in menus)
     if least > budget:
         raise ValueError(f"{optimizer.__name__} needs at least {human(least)} for these weights")
-    ranks, _ = chosen(menus, budget - others)
+    ranks = chosen(menus, budget - others)
     used = others + sum(menu.cost(each) for menu, each in zip(menus, ranks, strict=True))
     return RankPlan(optimizer.__name__, used, dict(zip(sketched, ranks, strict=True)), len(known))
 

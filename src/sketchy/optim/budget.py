@@ -61,12 +61,9 @@ class Member:
 
 @dataclass(frozen=True)
 class Reallocation:
-    """New ranks, and why."""
+    """The ranks of the weights that share a budget, as chosen anew."""
 
     ranks: Mapping[Member, AxisRanks]
-    before: float  # the entries that were lost with the ranks before (`core.allocation`)
-    after: float
-    rate: float  # what another byte would gain
 
     def summary(self) -> str:
         """How many columns were cut and added."""
@@ -130,15 +127,20 @@ class Budget:
         least = [menu.ranks[menu.least] for menu in menus]
         left = self._left(m for m in self.members if not m.free)
         needed = sum(map(self.size, free, least))
-        ranks = least if needed > left else chosen(menus, left)[0]
         if needed > left and not any(m.state for m in self.members):  # otherwise the others make room
-            raise ValueError(
-                f"budget={self.text!r}: is {self.allowed:,} bytes, and even with the smallest ranks"
-                f" (min_rank) the {'state needs' if self.in_bytes else 'sketches need'}"
-                f" {self.allowed - left + needed:,}"
-                f"{'. Momentum takes less with momentum_dtype=int4' if self.in_bytes else ''}"
-            )
+            raise ValueError(self._too_small(self.allowed - left + needed))
+        ranks = least if needed > left else chosen(menus, left)
         return {m.p: each for m, each in zip(free, ranks, strict=True)}
+
+    def _too_small(self, needed: int) -> str:
+        given = any(m.sketched and m.group["rank"] is not None for m in self.members)
+        which = "the given rank" if given else "even the smallest ranks (min_rank)"
+        hint = "" if not self.in_bytes else ". Momentum takes less with momentum_dtype='int4'"
+        what = "the state" if self.in_bytes else "the sketches"
+        return (
+            f"budget={self.text!r}: is {self.allowed:,} bytes, and with {which} {what} would have"
+            f" {needed:,}{hint}"
+        )
 
     def reallocation(self, split: Any = None) -> Reallocation:
         """The ranks that lose least, by the spectra in the state. The first rank decides for all."""
@@ -147,12 +149,12 @@ class Budget:
         lost = measured([(m.plan, m.state, m.group) for m in open_])
         menus = [self._menu(m, each, m.plan.ranks) for m, each in zip(open_, lost, strict=True)]
         now = [m.plan.ranks for m in open_]
-        ranks, rate = chosen(menus, left)
+        ranks = chosen(menus, left)
         before, after = (sum(map(Menu.lost, menus, each)) for each in (now, ranks))
         if self.used <= self.allowed and before - after < _WORTHWHILE * before:
-            ranks, after = now, before
+            ranks = now
         ranks = decided_by_first(ranks, [m.p for m in self.members], split)
-        return Reallocation(dict(zip(open_, ranks, strict=True)), before, after, rate)
+        return Reallocation(dict(zip(open_, ranks, strict=True)))
 
 
 def budgets(

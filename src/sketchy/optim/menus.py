@@ -125,12 +125,12 @@ def _whole(x: Any) -> Tensor:
     return x.full_tensor() if is_sharded(x) else x
 
 
-def chosen(menus: Sequence[Menu], budget: int) -> tuple[list[AxisRanks], float]:
-    """The ranks that lose least under a budget, of few kinds, and the rate where it ends (`allocated`)."""
+def chosen(menus: Sequence[Menu], budget: int) -> list[AxisRanks]:
+    """The ranks that lose least under a budget, of few kinds (`allocated`)."""
     rate = allocated([menu.choices for menu in menus], budget).rate
     few = _of_few_kinds(menus, rate)
-    found = allocated([menu.choices for menu in few], budget)
-    return [menu.ranks[i] for menu, i in zip(few, found.options, strict=True)], found.rate
+    found = allocated([menu.choices for menu in few], budget).options
+    return [menu.ranks[i] for menu, i in zip(few, found, strict=True)]
 
 
 def _of_few_kinds(menus: Sequence[Menu], rate: float) -> list[Menu]:
