@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import distributed, multiprocessing
 
@@ -59,8 +60,10 @@ def on_threads(world: int, function: Callable[..., None], *arguments: Any) -> No
     """`on_ranks` with threads of this process, by torch's own process group for tests.
 
     It starts at once, and code that was replaced in this process (`mutants.py`) stays so. But threads share
-    what torch caches, and no memory of theirs is apart.
+    what torch caches, and no memory of theirs is apart. The test is skipped with torch 2.10.
     """
+    if torch.__version__ < "2.11":
+        pytest.skip("torch 2.10 crashes if several threads use DTensors: its tracer is not safe for threads")
     from torch.testing._internal.distributed import multi_threaded_pg as threaded
 
     store, errors = distributed.HashStore(), list[BaseException]()

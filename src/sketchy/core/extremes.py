@@ -92,16 +92,16 @@ def _norms_in_double(A: Tensor, dim: int) -> Tensor:
 
     The sum of squares of float64 numbers is scaled, because it may overflow.
     """
+    others = [*A.shape]
+    del others[dim]  # in a trace or on meta tensors, torch 2.10 keeps an axis of length 1
     if A.dtype != torch.float64:
-        others = [*A.shape]
-        del others[dim]  # in a trace, torch 2.10 keeps an axis of length 1
         return torch.linalg.vector_norm(A, dim=dim, dtype=torch.float64).reshape(others)
     if A.numel() == 0:
-        return A.new_zeros(A.sum(dim).shape)
+        return A.new_zeros(others)
     unit = torch.linalg.vector_norm(A, torch.inf, dim=(-2, -1), keepdim=True).clamp(
         min=torch.finfo(A.dtype).tiny
     )
-    return torch.linalg.vector_norm(A / unit, dim=dim) * unit[..., 0]
+    return torch.linalg.vector_norm(A / unit, dim=dim).reshape(others) * unit[..., 0]
 
 
 def _safe(A: Tensor, sums: Callable[[Tensor], tuple[Tensor, ...]], *, power: int = 2) -> tuple[Tensor, ...]:
