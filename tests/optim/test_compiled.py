@@ -146,6 +146,18 @@ def test_small_tensors_are_stored_before_large_ones_are_computed_from_them() -> 
     assert factor(scaled_cheaply, 8)[0] == plus  # nothing costly
 
 
+def test_a_small_tensor_is_stored_once_for_all_large_ones_that_read_the_same_view() -> None:
+    def scaled(X: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        column = s.sqrt().unsqueeze(-1)
+        return X * column + X.mT.contiguous().mT * column
+
+    X, s = torch.rand(2048, 8, dtype=F32), torch.rand(2048, dtype=F32)
+    graph = make_fx(scaled, tracing_mode="fake")(X, s)
+    compiled.small_first_(graph)
+    assert [node.target for node in graph.graph.nodes].count(torch.as_strided) == 1
+    torch.testing.assert_close(graph(X, s), scaled(X, s))
+
+
 def test_constants_of_a_graph_are_made_once() -> None:
     optimizer, params = made()
     advance(optimizer, params, range(2))

@@ -20,10 +20,8 @@ from sketchy.optim.step import step
 
 MOST = 32  # graphs of one optimizer: if there are more, some option changes all the time
 _COSTLY = {"pow", "sqrt", "rsqrt", "div", "reciprocal", "exp2", "log2"}
-_LARGE, _MUCH = (
-    2**13,
-    8,
-)  # a tensor is large from so many numbers on, if it has so many times more than another
+_LARGE = 2**13  # numbers that a large tensor has at least
+_MUCH = 8  # so many times more than a small one
 _VALUES = ("lr", "weight_decay")  # options that are tensors in a graph
 
 
@@ -85,8 +83,7 @@ def small_first_(module: GraphModule) -> None:
             reader, small = node, given
             while _is_view(small):
                 reader, small = small, small.all_input_nodes[0]
-            large = not view and x.numel() >= max(_LARGE, _MUCH * small.meta["val"].numel())
-            if large and small in costly:
+            if not view and small in costly and x.numel() >= max(_LARGE, _MUCH * small.meta["val"].numel()):
                 y = small.meta["val"]
                 with module.graph.inserting_after(small):
                     stored = module.graph.call_function(torch.as_strided, (small, y.shape, y.stride()))
